@@ -1,0 +1,91 @@
+"""What every worker protocol gives the serving layer: start a generation, get token ids called back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class EngineRequest(msgspec.Struct, kw_only=True):
+    """One generation, as far as every engine shares it."""
+
+    request_id: str
+    """The gateway's own id; a client's never reaches an engine."""
+    model: str
+    token_ids_json: bytes
+    """The prompt's ids, comma-joined, without brackets: what a worker's JSON body needs."""
+    prompt_tokens: int
+    dp_rank: int | None = None
+    sampling: Mapping[str, bytes] = {}
+    """Sampling parameters by vLLM's names, each value as the JSON text the client sent."""
+    top_level: Mapping[str, bytes] = {}
+    """Fields beside the sampling parameters (cache_salt, priority, unknown extensions)."""
+
+
+class EngineUsage(msgspec.Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+class TokenSink(Protocol):
+    """Receives one generation. Called inside the upstream's `data_received`: never blocks or raises."""
+
+    def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...
+
+    def on_finish(self, index: int, reason: str, stop_reason: int | str | None) -> None: ...
+
+    def on_usage(self, usage: EngineUsage) -> None: ...
+
+    def flush(self) -> None:
+        """All of one read has been delivered; what is ready can go out in one write."""
+        ...
+
+
+class EngineCall(Protocol):
+    """A generation under way."""
+
+    done: asyncio.Future[None]
+    """Resolves when the engine finished the stream properly, else raises EngineError."""
+
+    def pause(self) -> None:
+        """Stop reading from the worker (a slow client)."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def abort(self) -> None:
+        """Stop the generation on the worker; harmless when it is over."""
+        ...
+
+
+class EngineClient(Protocol):
+    """One worker's protocol."""
+
+    async def start(self, request: EngineRequest, sink: TokenSink) -> EngineCall:
+        """Send the request; returns when the worker accepted it (response headers are in).
+
+        Raises EngineError when it did not.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class EngineError(Exception):
+    """A worker failed a request.
+
+    `status` is the worker's HTTP status, None when there was no answer. `retryable` says that no part
+    of the request can have produced output, so that another worker may take it.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, param: str | None = None, retryable: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.retryable = retryable

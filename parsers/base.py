@@ -1,0 +1,161 @@
+"""What a model format is: chat in, segments out; token ids in, typed output events out.
+
+Everything here is pure. A format never sees a socket, a clock or a tokenizer file: it is handed a
+`Detokenizer` (ids to text) by its caller and returns values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import msgspec
+
+
+class Segment(NamedTuple):
+    """A piece of prompt text that is tokenized on its own.
+
+    `is_control` pieces are looked up as control tokens; the others are encoded as ordinary text, so
+    that nothing a user writes can become structure.
+    """
+
+    text: str
+    is_control: bool
+
+
+class Chat(msgspec.Struct, frozen=True, kw_only=True):
+    """A chat as the encoder needs it; JSON values are kept as plain Python values."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: Any = None
+    response_format: Mapping[str, Any] | None = None
+    reasoning_effort: str | None = None
+    thinking: bool | None = None
+    parallel_tool_calls: bool | None = None
+    template_kwargs: Mapping[str, Any] = {}
+
+
+class EncodedChat(NamedTuple):
+    """Segments of a prompt, and what the output parser must know about how the prompt ends."""
+
+    segments: list[Segment]
+    thinking: bool
+    """The prompt ends inside the reasoning channel."""
+    uncounted_tokens: int
+    """Tokens of the generation stub that a usage report leaves out."""
+
+
+class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a request matters to the parser of its output."""
+
+    thinking: bool
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    tool_call_ids: Literal["random", "name_index"] = "random"
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+class ContentDelta(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+class ToolCallStart(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    id: str
+    name: str
+
+
+class ToolArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
+    index: int
+    text: str
+    """A piece of the arguments' JSON text; the pieces of one call concatenate to its arguments."""
+
+
+class Finish(msgspec.Struct, frozen=True, gc=False):
+    reason: str
+    """An OpenAI finish_reason: stop, length, tool_calls, or what the engine said (abort, error)."""
+
+
+OutputEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolArgumentsDelta | Finish
+
+
+class Detokenizer(Protocol):
+    """Ids to text, incrementally; never gives half a character."""
+
+    def push(self, token_id: int) -> str:
+        """Text that became complete with this token; may be empty."""
+        ...
+
+    def flush(self) -> str:
+        """What is held back, invalid bytes as U+FFFD; the state is as new afterwards."""
+        ...
+
+
+class OutputParser(Protocol):
+    """Turns one choice's token ids into events. The same ids give the same answer however they are cut."""
+
+    reasoning_tokens: int
+    """Tokens inside the reasoning channel so far, markers excluded."""
+
+    def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]: ...
+
+    def feed_text(self, text: str) -> list[OutputEvent]:
+        """The same for a worker that sends text and no ids."""
+        ...
+
+    def finish(self, engine_reason: str) -> list[OutputEvent]:
+        """End of the stream: what was held back, then exactly one `Finish`."""
+        ...
+
+
+class ModelFormat(Protocol):
+    """One model family's text protocol."""
+
+    name: str
+    stop_token_ids: Sequence[int]
+    """Ids that end a generation; a worker is told so when it has no tokenizer of its own."""
+
+    def encode(self, chat: Chat) -> EncodedChat:
+        """The prompt of a chat.
+
+        Raises `FormatError` for a chat that the format cannot express.
+        """
+        ...
+
+    def parser(self, options: OutputOptions, detokenizer: Detokenizer) -> OutputParser: ...
+
+    def load_vocabulary(self, ranks: bytes | None = None) -> Vocabulary:
+        """A tokenizer from the bytes of a `tiktoken.model` file; None is the small one in the package."""
+        ...
+
+
+class Vocabulary(Protocol):
+    """A tokenizer that knows control tokens and the family's cutting rules."""
+
+    size: int
+    """Ids are 0 <= id < size."""
+
+    def encode_text(self, text: str) -> Sequence[int]:
+        """Ids of ordinary text; control spellings in it stay text. A numpy uint32 array when long."""
+        ...
+
+    def control_id(self, text: str) -> int:
+        """Id of a control token. Raises KeyError."""
+        ...
+
+    def token_bytes(self) -> list[bytes]:
+        """Bytes of each id; control tokens give their spelling, unused slots b""."""
+        ...
+
+
+class FormatError(ValueError):
+    """A chat the format cannot express; `param` names the field, in OpenAI's way (`messages[2].role`)."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param

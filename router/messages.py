@@ -1,0 +1,72 @@
+"""The router's value messages. They carry no references: a router can live in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = NDArray[np.uint32]
+
+
+class WorkerKey(msgspec.Struct, frozen=True, order=True):
+    """One scheduler with one KV cache: a worker and, inside it, a data-parallel rank."""
+
+    worker: str
+    dp_rank: int = 0
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the router must know of a worker before it may be chosen."""
+
+    worker: str
+    models: Sequence[str]
+    role: str = "aggregated"
+    dp_ranks: int = 1
+    max_num_seqs: int | None = None
+    labels: Mapping[str, str] = {}
+
+
+class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask for a place for one prompt."""
+
+    request_id: str
+    model: str
+    token_ids: TokenIds
+    cache_salt: str | None = None
+    lora: str | None = None
+    max_tokens: int | None = None
+    exclude: frozenset[str] = frozenset()
+    """Workers that already failed this request."""
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """A reserved place. It must be released exactly once, with `reservation`."""
+
+    reservation: int
+    target: WorkerKey
+    overlap_tokens: int
+    """Prompt tokens that the router expects the worker to hold."""
+    best_overlap_tokens: int
+    """The largest such number among the eligible workers."""
+
+
+class FirstToken(msgspec.Struct, frozen=True):
+    """The prefill of a reservation is done; `cached_tokens` as the worker reported it, if it did."""
+
+    reservation: int
+    cached_tokens: int | None = None
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A reservation's end, whatever ended it."""
+
+    reservation: int
+    output_tokens: int = 0
+    cached_tokens: int | None = None
+
+
+class NoWorkerError(Exception):
+    """No worker is eligible; the message says why each was left out."""
