@@ -1,44 +1,90 @@
-"""The one typed place for settings."""
+"""The one typed place for settings.
+
+Each field of `Settings` is a flag, an environment variable and a key of the TOML file, with the help text and
+the range that its annotation gives. `gateway.settings` reads them; docs/operations.md lists them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from parsers.registry import DEFAULT_FORMAT
 
 Role = Literal["aggregated", "prefill", "decode"]
 EngineKind = Literal["auto", "vllm", "openai"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+NonEmpty = Annotated[str, Meta(min_length=1)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used. The message is one line that names the key, its value and its place."""
+
+
+class StartupError(Exception):
+    """The service cannot start (port taken, tokenizer unreadable). The message is one line."""
 
 
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker. `name` defaults to the host and port of `url`."""
+    """One worker: a `[[workers]]` table of the file, or only its URL from a flag."""
 
-    url: str
-    name: str = ""
-    role: Role = "aggregated"
-    engine: EngineKind = "auto"
-    kv_events: str | None = None
-    kv_replay: str | None = None
-    labels: Mapping[str, str] = {}
-    max_num_seqs: int | None = None
+    url: Annotated[str, Meta(description="Base URL of the worker's HTTP API")]
+    name: Annotated[
+        str, Meta(description="Name in logs and metrics; the URL's host and port when left out")
+    ] = ""
+    role: Annotated[Role, Meta(description="What the worker does for a request")] = "aggregated"
+    engine: Annotated[EngineKind, Meta(description="Protocol it speaks; `auto` asks the worker")] = "auto"
+    kv_events: Annotated[str | None, Meta(description="ZeroMQ endpoint where it publishes KV events")] = None
+    kv_replay: Annotated[str | None, Meta(description="ZeroMQ endpoint that replays missed KV events")] = None
+    labels: Annotated[Mapping[str, str], Meta(description="Labels, a table of strings")] = {}
+    max_num_seqs: Annotated[
+        Annotated[int, Meta(ge=1)] | None, Meta(description="Sequences that it runs at once")
+    ] = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            msgspec.structs.force_setattr(self, "name", host_and_port(self.url))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Effective settings of `kvgateway serve`."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    admin_host: str = "127.0.0.1"
-    admin_port: int = 8090
-    tokenizer: str | None = None
-    """Directory with a `tiktoken.model`; None is the small vocabulary in the package."""
-    model_format: str = DEFAULT_FORMAT
-    context_length: int = 1_048_576
-    policy: str = "kv"
-    drain_seconds: float = 30.0
-    max_body_bytes: int = 64 * 1024 * 1024
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    workers: Sequence[WorkerSettings] = ()
+    host: Annotated[NonEmpty, Meta(description="Address that clients connect to")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port that clients connect to; 0 lets the system choose")] = 8000
+    admin_host: Annotated[NonEmpty, Meta(description="Address of the admin API")] = "127.0.0.1"
+    admin_port: Annotated[Port, Meta(description="Port of the admin API; 0 lets the system choose")] = 8090
+    tokenizer: Annotated[
+        NonEmpty | None,
+        Meta(
+            description="Directory with a `tiktoken.model`; the small vocabulary in the package when left out"
+        ),
+    ] = None
+    model_format: Annotated[str, Meta(description="Text protocol of the model")] = DEFAULT_FORMAT
+    context_length: Annotated[
+        int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
+    ] = 1_048_576
+    policy: Annotated[str, Meta(description="How a worker is chosen")] = "kv"
+    drain_seconds: Annotated[
+        Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
+    ] = 30.0
+    max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body")] = 64 * 1024 * 1024
+    log_level: Annotated[LogLevel, Meta(description="Least severe log lines to write")] = "info"
+    workers: Annotated[
+        Sequence[WorkerSettings],
+        Meta(description="Workers; a flag or the environment gives URLs, the file `[[workers]]` tables"),
+    ] = ()
+
+
+def host_and_port(url: str) -> str:
+    """The `host:port` part of a URL; the text itself when it is no URL."""
+    try:
+        return urlsplit(url).netloc or url
+    except ValueError:
+        return url

@@ -1,0 +1,69 @@
+"""Effective settings: flag before environment before file before default."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gateway.config import Settings
+from gateway.settings.fields import WORKERS, bad_value, convert, settings_fields
+from gateway.settings.sources import (
+    Document,
+    Raw,
+    from_document,
+    from_environment,
+    from_flags,
+    read_document,
+)
+from gateway.settings.workers import workers_from_document, workers_from_urls
+from parsers.registry import FORMATS
+
+DEFAULT = "default"
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """Effective settings, and for each key where its value came from.
+
+    An origin is `flag --port`, `env KVGATEWAY_PORT`, `file gw.toml:12` or `default`.
+    """
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load_settings(flags: object, environ: Mapping[str, str], config_file: str | None = None) -> Resolved:
+    """Settings from parsed flags (attributes by key, None when not given), the environment and a TOML file.
+
+    Raises ConfigError with one line that names the key, the value and the place.
+    """
+    document = read_document(config_file) if config_file else Document("", {}, {})
+    raw = {**from_document(document), **from_environment(environ), **from_flags(vars(flags))}
+    origins = {key: raw[key].origin if key in raw else DEFAULT for key in settings_fields()}
+    values = {key: _value(key, found, document) for key, found in raw.items()}
+    settings = Settings(**values)
+    _check_name(settings.policy, "policy", policy_names(), origins)
+    _check_name(settings.model_format, "model_format", tuple(FORMATS), origins)
+    return Resolved(settings, origins)
+
+
+def _value(key: str, raw: Raw, document: Document) -> Any:
+    if key == WORKERS:
+        return workers_from_urls(raw) if raw.is_text else workers_from_document(document)
+    return convert(settings_fields()[key], raw.value, raw.origin.removeprefix("file "), is_text=raw.is_text)
+
+
+def _check_name(name: str, key: str, known: tuple[str, ...], origins: Mapping[str, str]) -> None:
+    if known and name not in known:
+        where = origins[key].removeprefix("file ")
+        raise bad_value(where, key, "expected one of " + ", ".join(sorted(known)), name)
+
+
+def policy_names() -> tuple[str, ...]:
+    """The router's policies; none, which accepts every name, while the router has no policy module."""
+    if importlib.util.find_spec("router.policy") is None:
+        return ()
+    return tuple(getattr(importlib.import_module("router.policy"), "POLICIES", ()))
