@@ -18,6 +18,8 @@ UNUSABLE = 2
 """Exit code of a wrong command line, a wrong setting or a service that cannot start."""
 INTERRUPTED = 130
 
+_METAVARS = {"workers": "URL", "tokenizer": "DIR"}
+
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -81,7 +83,7 @@ def _add_setting_flags(command: argparse.ArgumentParser) -> None:
         command.add_argument(
             field.flag,
             dest=key,
-            metavar="URL" if key == "workers" else key.rpartition("_")[2].upper(),
+            metavar=_METAVARS.get(key, key.rpartition("_")[2].upper()),
             action="append" if key == "workers" else "store",
             help=_help(field).replace("%", "%%"),
         )

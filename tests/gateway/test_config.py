@@ -134,7 +134,8 @@ def test_variables_that_are_not_settings_are_left_alone(load: Load) -> None:
         "PATH": "/bin",
         "KVGATEWAY_CONFIG": "gw.toml",
         "KVGATEWAY_K3_TOKENIZER": "/k3",
-        "KVGATEWAY_TEST_ANYTHING": "1",
+        "KVGATEWAY_LIVE_CACHE": "/cache",
+        "KVGATEWAY_SHARED": "/shared",
         "KVGATEWAY_HOST": "",
         # what Kubernetes adds for a Service named `kvgateway` and one named `kvgateway-admin`
         "KVGATEWAY_SERVICE_HOST": "10.0.0.1",
