@@ -1,0 +1,129 @@
+"""A model's tokenizer as the service uses it: prompts to id buffers, ids to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.tokens.detokenizer import IncrementalDetokenizer, TokenTable
+from gateway.tokens.segment_cache import EncodedSegment, SegmentCache
+from parsers.base import ModelFormat, Segment, Vocabulary
+
+FILE_NAME = "tiktoken.model"
+DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
+# Making JSON holds the GIL: in pieces, another thread gets its turn within a millisecond or so.
+_JSON_CHUNK = 16_384
+
+
+class TokenizerError(Exception):
+    """A tokenizer cannot be loaded, or was asked for ids that it does not have."""
+
+
+class EncodedPrompt(NamedTuple):
+    """A prompt's token ids, in the two forms that its way to a worker needs."""
+
+    ids: NDArray[np.uint32]
+    ids_json: bytes
+    """The ids in decimal, comma-joined, without brackets."""
+
+
+class Tokenizer:
+    """One vocabulary with its segment cache and text table. Safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
+        self.vocabulary = vocabulary
+        self.cache = SegmentCache(cache_bytes)
+        self._controls: dict[str, EncodedSegment] = {}
+
+    @classmethod
+    def load(
+        cls,
+        model_format: ModelFormat,
+        directory: str | Path | None = None,
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> Tokenizer:
+        """The tokenizer in a directory that holds a `tiktoken.model`; None is the small one in the package.
+
+        Raises TokenizerError when the file cannot be read or is not a vocabulary of this format.
+        """
+        if directory is None:
+            return cls(model_format.load_vocabulary(), cache_bytes)
+        path = Path(directory, FILE_NAME)
+        try:
+            return cls(model_format.load_vocabulary(path.read_bytes()), cache_bytes)
+        except OSError as error:
+            raise TokenizerError(f"cannot read the tokenizer {path}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise TokenizerError(f"{path} is not a vocabulary of {model_format.name}: {error}") from error
+
+    def encode_segments(self, segments: Sequence[Segment]) -> EncodedPrompt:
+        """Ids of a prompt; each segment is encoded alone.
+
+        Raises TokenizerError for a control segment that the vocabulary does not have.
+        """
+        known = iter(self.cache.find([text for text, is_control in segments if not is_control]))
+        parts = [
+            self._control(text) if is_control else next(known) or self._encode(text)
+            for text, is_control in segments
+        ]
+        return _join(parts)
+
+    def encode_text(self, text: str) -> NDArray[np.uint32]:
+        """Ids of plain text, as a completion's prompt is: control spellings in it stay text."""
+        return self.encode_segments([Segment(text, False)]).ids
+
+    def prompt_of_ids(self, ids: Sequence[int]) -> EncodedPrompt:
+        """A prompt that came as ids. Raises TokenizerError when one is outside the vocabulary."""
+        size = self.vocabulary.size
+        if len(ids) and not (min(ids) >= 0 and max(ids) < size):
+            raise TokenizerError(f"a token id is outside 0..{size - 1}")
+        return _join([_segment_of(ids)])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of ids, control tokens as they are spelled, bytes that are no character as U+FFFD."""
+        detokenizer = self.detokenizer()
+        return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
+
+    def detokenizer(self) -> IncrementalDetokenizer:
+        """A new detokenizer for one stream."""
+        return IncrementalDetokenizer(self._table)
+
+    @cached_property
+    def _table(self) -> TokenTable:
+        return TokenTable(self.vocabulary.token_bytes())
+
+    def _encode(self, text: str) -> EncodedSegment:
+        segment = _segment_of(self.vocabulary.encode_text(text))
+        self.cache.put(text, segment)
+        return segment
+
+    def _control(self, text: str) -> EncodedSegment:
+        segment = self._controls.get(text)
+        if segment is None:
+            try:
+                segment = _segment_of([self.vocabulary.control_id(text)])
+            except KeyError:
+                raise TokenizerError(f"the vocabulary has no control token {text}") from None
+            self._controls[text] = segment
+        return segment
+
+
+def _segment_of(ids: Sequence[int]) -> EncodedSegment:
+    array = np.asarray(ids, dtype=np.uint32)
+    chunks = (array[start : start + _JSON_CHUNK] for start in range(0, len(array), _JSON_CHUNK))
+    return EncodedSegment(
+        array.tobytes(), b",".join(msgspec.json.encode(chunk.tolist())[1:-1] for chunk in chunks)
+    )
+
+
+def _join(parts: Sequence[EncodedSegment]) -> EncodedPrompt:
+    return EncodedPrompt(
+        np.frombuffer(b"".join([part.ids for part in parts]), dtype=np.uint32),
+        b",".join([part.json for part in parts if part.json]),
+    )
