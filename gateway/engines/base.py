@@ -20,7 +20,7 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     prompt_tokens: int
     dp_rank: int | None = None
     sampling: Mapping[str, bytes] = {}
-    """Sampling parameters by vLLM's names, each value as the JSON text the client sent."""
+    """Sampling parameters by the names of vLLM's OpenAI API, each value as the JSON text the client sent."""
     top_level: Mapping[str, bytes] = {}
     """Fields beside the sampling parameters (cache_salt, priority, unknown extensions)."""
 
@@ -36,6 +36,10 @@ class TokenSink(Protocol):
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...
 
+    def on_text(self, index: int, text: str) -> None:
+        """Instead of `on_tokens`, from a worker that sends no ids."""
+        ...
+
     def on_finish(self, index: int, reason: str, stop_reason: int | str | None) -> None: ...
 
     def on_usage(self, usage: EngineUsage) -> None: ...
@@ -48,8 +52,10 @@ class TokenSink(Protocol):
 class EngineCall(Protocol):
     """A generation under way."""
 
-    done: asyncio.Future[None]
-    """Resolves when the engine finished the stream properly, else raises EngineError."""
+    @property
+    def done(self) -> asyncio.Future[None]:
+        """Resolves when the engine finished the stream properly, else raises EngineError."""
+        ...
 
     def pause(self) -> None:
         """Stop reading from the worker (a slow client)."""
@@ -63,7 +69,7 @@ class EngineCall(Protocol):
 
 
 class EngineClient(Protocol):
-    """One worker's protocol."""
+    """One worker's protocol; token ids in, token ids out."""
 
     async def start(self, request: EngineRequest, sink: TokenSink) -> EngineCall:
         """Send the request; returns when the worker accepted it (response headers are in).
@@ -72,7 +78,7 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class EngineError(Exception):

@@ -1,0 +1,166 @@
+"""Events of a chat generation as OpenAI chunks or as one OpenAI message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from gateway.api.sse import DONE, encode_text, frame, stream_prefix
+from gateway.api.usage import Usage
+from parsers.base import (
+    ContentDelta,
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
+
+
+class ChatStream:
+    """Events to server-sent chunks; hands the bytes of each read to `write`, once that is set.
+
+    The first frame of a choice carries the role alone, the last an empty delta and the finish reason, which
+    waits for `end` so that nothing of a choice can follow it.
+    """
+
+    def __init__(self, stream_id: str, created: int, model: str) -> None:
+        self._prefix = stream_prefix(stream_id, "chat.completion.chunk", created, model)
+        self._heads: dict[int, bytes] = {}
+        self._reasons: dict[int, str] = {}
+        self._pending: list[bytes] = []
+        self.write: Callable[[bytes], None] | None = None
+
+    def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
+        head = self._heads.get(index) or self._open(index)
+        pending = self._pending
+        for event in events:
+            kind = type(event)
+            if kind is ContentDelta:
+                pending.append(
+                    b'%b"content":%b},"finish_reason":null}]}\n\n' % (head, encode_text(event.text))  # type: ignore[union-attr]
+                )
+            elif kind is ReasoningDelta:
+                pending.append(
+                    b'%b"reasoning_content":%b},"finish_reason":null}]}\n\n' % (head, encode_text(event.text))  # type: ignore[union-attr]
+                )
+            else:
+                self._rare(index, head, event)
+
+    def flush(self) -> None:
+        if self.write is not None and self._pending:
+            self.write(self.take())
+
+    def take(self) -> bytes:
+        """What has been rendered and not been handed out."""
+        data = b"".join(self._pending)
+        self._pending.clear()
+        return data
+
+    def end(self, choices: int, usage: Usage | None) -> bytes:
+        """The rest of the stream: finish frames, the usage chunk if asked for, [DONE]."""
+        for index in range(choices):
+            self._heads.get(index) or self._open(index)
+            reason = encode_text(self._reasons.get(index, "stop"))
+            self._pending.append(
+                b'%b{"index":%d,"delta":{},"finish_reason":%b}]}\n\n' % (self._prefix, index, reason)
+            )
+        if usage is not None:
+            self._pending.append(b'%b],"usage":%b}\n\n' % (self._prefix, msgspec.json.encode(usage)))
+        return self.take() + DONE
+
+    def fail(self, error_body: bytes) -> bytes:
+        """The rest of a stream that broke: an error frame, then [DONE]."""
+        return self.take() + frame(error_body) + DONE
+
+    def _open(self, index: int) -> bytes:
+        start = b'%b{"index":%d,"delta":{' % (self._prefix, index)
+        self._heads[index] = start
+        self._pending.append(b'%b"role":"assistant","content":""},"finish_reason":null}]}\n\n' % start)
+        return start
+
+    def _rare(self, index: int, head: bytes, event: OutputEvent) -> None:
+        if isinstance(event, ToolArgumentsDelta):
+            call = b'{"index":%d,"function":{"arguments":%b}}' % (event.index, encode_text(event.text))
+        elif isinstance(event, ToolCallStart):
+            call = b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}' % (
+                event.index,
+                encode_text(event.id),
+                encode_text(event.name),
+            )
+        else:
+            assert isinstance(event, Finish)
+            self._reasons[index] = event.reason
+            return
+        self._pending.append(b'%b"tool_calls":[%b]},"finish_reason":null}]}\n\n' % (head, call))
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str = ""
+
+
+class _ToolCall(msgspec.Struct):
+    id: str
+    function: _Function
+    type: str = "function"
+
+
+class _Message(msgspec.Struct):
+    content: list[str] = []
+    reasoning: list[str] = []
+    tool_calls: list[_ToolCall] = []
+    arguments: list[list[str]] = []
+    reason: str = "stop"
+
+
+class ChatWhole:
+    """Events to one chat.completion body."""
+
+    def __init__(self, stream_id: str, created: int, model: str, choices: int) -> None:
+        self._id, self._created, self._model = stream_id, created, model
+        self._messages = [_Message([], [], [], []) for _ in range(choices)]
+
+    def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
+        message = self._messages[index]
+        for event in events:
+            if isinstance(event, ContentDelta):
+                message.content.append(event.text)
+            elif isinstance(event, ReasoningDelta):
+                message.reasoning.append(event.text)
+            elif isinstance(event, ToolCallStart):
+                message.tool_calls.append(_ToolCall(event.id, _Function(event.name)))
+                message.arguments.append([])
+            elif isinstance(event, ToolArgumentsDelta):
+                message.arguments[event.index].append(event.text)
+            else:
+                message.reason = event.reason
+
+    def flush(self) -> None:
+        """Nothing goes out before the end."""
+
+    def body(self, usage: Usage) -> bytes:
+        return msgspec.json.encode(
+            {
+                "id": self._id,
+                "object": "chat.completion",
+                "created": self._created,
+                "model": self._model,
+                "choices": [_choice(index, message) for index, message in enumerate(self._messages)],
+                "usage": usage,
+            }
+        )
+
+
+def _choice(index: int, message: _Message) -> dict[str, Any]:
+    for call, arguments in zip(message.tool_calls, message.arguments, strict=True):
+        call.function.arguments = "".join(arguments)
+    content = "".join(message.content)
+    body: dict[str, Any] = {"role": "assistant", "content": content or (None if message.tool_calls else "")}
+    if message.reasoning:
+        body["reasoning_content"] = "".join(message.reasoning)
+    if message.tool_calls:
+        body["tool_calls"] = message.tool_calls
+    return {"index": index, "message": body, "logprobs": None, "finish_reason": message.reason}

@@ -1,0 +1,107 @@
+"""Checks of one field's JSON value. Each takes the raw text and raises ValueError with a plain reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+Check = Callable[[bytes], Any]
+
+INT64 = 2**63
+
+
+def number(low: float, high: float = math.inf, *, exclusive_low: bool = False) -> Check:
+    """A finite number in a range."""
+    decode = msgspec.json.Decoder(float).decode
+    bounds = f"{'(' if exclusive_low else '['}{low:g}, {high:g}]"
+
+    def check(raw: bytes) -> float:
+        value = _decode(decode, raw, "a number")
+        assert isinstance(value, float)
+        if not (low <= value <= high) or (exclusive_low and value == low):
+            raise ValueError(f"must be in {bounds}, got {raw.decode()[:40]}")
+        return value
+
+    return check
+
+
+def integer(low: int, high: int = INT64 - 1) -> Check:
+    """An integer in a range."""
+    decode = msgspec.json.Decoder(int).decode
+
+    def check(raw: bytes) -> int:
+        value = _decode(decode, raw, "an integer")
+        assert isinstance(value, int)
+        if not low <= value <= high:
+            raise ValueError(f"must be an integer in [{low}, {high}], got {raw.decode()[:40]}")
+        return value
+
+    return check
+
+
+def typed(kind: Any, what: str) -> Check:
+    """Anything that msgspec decodes as `kind`."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def check(raw: bytes) -> Any:
+        return _decode(decode, raw, what)
+
+    return check
+
+
+def text(min_chars: int = 0, max_chars: int = 2**31) -> Check:
+    """A string of bounded length."""
+    decode = msgspec.json.Decoder(str).decode
+
+    def check(raw: bytes) -> str:
+        value = _decode(decode, raw, "a string")
+        assert isinstance(value, str)
+        if not min_chars <= len(value) <= max_chars:
+            raise ValueError(f"must have {min_chars} to {max_chars} characters, has {len(value)}")
+        return value
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    decode = msgspec.json.Decoder(str).decode
+
+    def check(raw: bytes) -> str:
+        value = _decode(decode, raw, "a string")
+        if value not in choices:
+            raise ValueError(f"must be one of {', '.join(choices)}")
+        return str(value)
+
+    return check
+
+
+def stop_strings(raw: bytes) -> list[str]:
+    """OpenAI's `stop`: a string or up to four of them, none empty."""
+    value = _decode(msgspec.json.Decoder(str | list[str]).decode, raw, "a string or a list of strings")
+    stops = [value] if isinstance(value, str) else list(value)
+    if len(stops) > 4:
+        raise ValueError(f"must have at most 4 entries, has {len(stops)}")
+    if "" in stops:
+        raise ValueError("must not contain an empty string")
+    return stops
+
+
+def logit_bias(raw: bytes) -> dict[str, float]:
+    value = _decode(msgspec.json.Decoder(dict[str, float]).decode, raw, "an object of numbers by token id")
+    for key, bias in value.items():
+        if not key.isdecimal():
+            raise ValueError(f"keys must be token ids, got {key[:40]!r}")
+        if not -100 <= bias <= 100:
+            raise ValueError(f"values must be in [-100, 100], got {bias:g}")
+    return dict(value)
+
+
+def _decode(decode: Callable[[bytes], Any], raw: bytes, what: str) -> Any:
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        at = f" ({error})" if "- at `$" in str(error) else ""
+        raise ValueError(f"must be {what}{at}") from None

@@ -1,0 +1,52 @@
+"""Errors as clients see them: OpenAI's nested body, the right status, nothing of the inside."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gateway.engines.base import EngineError
+from gateway.serving.errors import RequestError, unavailable
+
+
+def body_of(error: RequestError) -> bytes:
+    """The JSON body, which is also the payload of an error frame in a stream."""
+    detail = {
+        "message": error.message,
+        "type": _type(error.status),
+        "param": error.param,
+        "code": error.code,
+    }
+    return msgspec.json.encode({"error": detail})
+
+
+def from_engine(error: EngineError) -> RequestError:
+    """A worker's failure as the client's answer: a worker's 4xx stays what it is, the rest is 502 or 503."""
+    status = error.status
+    if status is not None and 400 <= status < 500 and status not in (401, 403, 407, 408):
+        if status == 429:
+            return RequestError(429, str(error), code="engine_overloaded", headers={"Retry-After": "1"})
+        return RequestError(status, str(error), param=error.param)
+    if status == 503:
+        return unavailable("The worker is overloaded.", "engine_overloaded")
+    return RequestError(502, "The worker failed this request before it answered.", code="engine_error")
+
+
+def in_stream(error: EngineError) -> RequestError:
+    """What a client reads in its stream when the worker failed after the first event."""
+    if error.status is not None and 400 <= error.status < 500:
+        return RequestError(error.status, str(error), param=error.param)
+    return RequestError(
+        502, "The worker failed while it was answering; the answer is incomplete.", code="engine_error"
+    )
+
+
+def _type(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    if status == 403:
+        return "permission_error"
+    if status == 404:
+        return "not_found_error"
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"

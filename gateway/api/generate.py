@@ -1,0 +1,155 @@
+"""One generation request from body to answer, the same for chats and plain completions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import msgspec
+from aiohttp import web
+
+from gateway.api.errors import body_of, in_stream
+from gateway.api.fields import Field, read_fields
+from gateway.api.relay import relay
+from gateway.api.services import SERVICES, Services
+from gateway.api.stream_response import StreamRenderer, stream_answer
+from gateway.api.usage import Usage, usage_of
+from gateway.engines.base import EngineError
+from gateway.serving.errors import bad_request, model_not_found, unavailable
+from gateway.serving.generation import Emitter
+from gateway.serving.inflight import InFlight
+from gateway.serving.prepare import Prepared, Preparer
+from gateway.serving.request import Fields
+
+logger = logging.getLogger(__name__)
+
+
+class Stream(StreamRenderer, Emitter, Protocol):
+    def end(self, choices: int, usage: Usage | None) -> bytes: ...
+
+    def fail(self, error_body: bytes) -> bytes: ...
+
+
+class Whole(Emitter, Protocol):
+    def body(self, usage: Usage) -> bytes: ...
+
+
+class Surface(msgspec.Struct, frozen=True, kw_only=True):
+    """What sets one generating endpoint apart from another."""
+
+    path: str
+    table: Mapping[str, Field]
+    required: str
+    """The field that holds the input."""
+    id_prefix: str
+    prepare: Callable[[Preparer, Fields, str, float], Awaitable[Prepared]]
+    stream: Callable[[str, int, str], Stream]
+    """(stream id, created, model) to a renderer."""
+    whole: Callable[[str, int, str, int], Whole]
+    """The same, and the number of choices."""
+
+
+def handler(surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The aiohttp handler of a surface."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        services = request.app[SERVICES]
+        started = asyncio.get_running_loop().time()
+        if services.draining:
+            raise unavailable("The gateway is shutting down.", "shutting_down")
+        body = await request.read()
+        fields = read_fields(body, surface.table)
+        _check_target(services, fields, surface.required)
+        request_id = secrets.token_hex(12)
+        if services.fleet.only_relays(fields.values["model"]):
+            return await relay(services, request, surface.path, body, fields, request_id)
+        prepared = await surface.prepare(services.preparer, fields, request_id, started)
+        answer = _stream if prepared.stream else _whole
+        return await answer(services, request, surface, prepared)
+
+    return handle
+
+
+def _check_target(services: Services, fields: Fields, required: str) -> None:
+    for name in ("model", required):
+        if name not in fields.values:
+            raise bad_request(f"`{name}` is required.", name, "missing_required_parameter")
+    model = fields.values["model"]
+    if not services.fleet.knows(model):
+        if not services.fleet.has_known_models:
+            raise unavailable("No worker is ready yet.", "no_worker", retry_after_seconds=5)
+        raise model_not_found(model)
+
+
+async def _whole(
+    services: Services, request: web.Request, surface: Surface, prepared: Prepared
+) -> web.StreamResponse:
+    job = prepared.job
+    answer: list[Whole] = []
+
+    def fresh() -> Whole:
+        """Each attempt starts its answer anew."""
+        answer[:] = [surface.whole(surface.id_prefix + job.request_id, int(time.time()), job.model, prepared.n)]
+        return answer[0]
+
+    flight = await services.dispatcher.run(job, services.preparer.generation(prepared, fresh))
+    flight.close()
+    usage = _usage(services, prepared, flight)
+    return web.Response(body=answer[0].body(usage), content_type="application/json", headers=_headers(job.request_id))
+
+
+async def _stream(
+    services: Services, request: web.Request, surface: Surface, prepared: Prepared
+) -> web.StreamResponse:
+    job = prepared.job
+    answer: list[Stream] = []
+
+    def fresh() -> Stream:
+        answer[:] = [surface.stream(surface.id_prefix + job.request_id, int(time.time()), job.model)]
+        return answer[0]
+
+    flight = await services.dispatcher.open(job, services.preparer.generation(prepared, fresh))
+    stream = answer[0]
+
+    async def tail() -> bytes:
+        try:
+            await flight.wait()
+        except EngineError as error:
+            services.metrics.stream_failures += 1
+            worker = flight.placement.target.worker
+            logger.warning("stream %s broke on %s: %s", job.request_id, worker, error)
+            services.fleet.report_failure(worker, error)
+            return stream.fail(body_of(in_stream(error)))
+        usage = _usage(services, prepared, flight)
+        return stream.end(prepared.n, usage if prepared.include_usage else None)
+
+    try:
+        return await stream_answer(request, _headers(job.request_id), stream, flight, tail)
+    finally:
+        flight.close()
+
+
+def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
+    assert flight.generation is not None
+    usage = usage_of(flight.generation, prepared.counted_prompt_tokens)
+    services.metrics.prompt_tokens += usage.prompt_tokens
+    services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
+    if logger.isEnabledFor(logging.INFO):
+        logger.info(
+            "request %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens",
+            prepared.job.request_id,
+            flight.placement.target.worker,
+            usage.prompt_tokens,
+            usage.prompt_tokens_details.cached_tokens,
+            flight.placement.overlap_tokens,
+            usage.completion_tokens,
+        )
+    return usage
+
+
+def _headers(request_id: str) -> dict[str, str]:
+    return {"X-Request-Id": request_id}

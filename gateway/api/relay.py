@@ -1,0 +1,120 @@
+"""Requests for workers that take no token ids: passed through, their own answers with them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from aiohttp import web
+
+from gateway.api.errors import body_of, in_stream
+from gateway.api.fields import STEERING
+from gateway.api.services import Services
+from gateway.api.sse import DONE, frame
+from gateway.api.stream_response import stream_answer
+from gateway.engines.base import EngineError
+from gateway.engines.openai import OpenAiEngine, RelayCall
+from gateway.serving.request import Fields
+from router.messages import Placement, Release, RouteRequest
+
+logger = logging.getLogger(__name__)
+
+NO_TOKENS = np.empty(0, np.uint32)
+
+
+async def relay(
+    services: Services, request: web.Request, path: str, body: bytes, fields: Fields, request_id: str
+) -> web.StreamResponse:
+    """Route by load and pass the request through. Raises NoWorkerError, EngineError."""
+    failed: frozenset[str] = frozenset()
+    route = RouteRequest(request_id=request_id, model=fields.values["model"], token_ids=NO_TOKENS, exclude=failed)
+    placement = services.router.route(route)
+    try:
+        return await _send(services, request, path, body, fields, request_id, placement)
+    finally:
+        services.router.release(Release(placement.reservation))
+
+
+async def _send(
+    services: Services,
+    request: web.Request,
+    path: str,
+    body: bytes,
+    fields: Fields,
+    request_id: str,
+    placement: Placement,
+) -> web.StreamResponse:
+    worker = placement.target.worker
+    engine = services.fleet.relay(worker)
+    if engine is None:
+        raise EngineError("the worker has gone", retryable=True)
+    headers = {"X-Request-Id": request_id}
+    try:
+        if fields.values.get("stream"):
+            return await _stream(request, engine, path, without_steering(body), request_id, headers)
+        answer = await engine.whole(path, without_steering(body), request_id)
+    except EngineError as error:
+        services.fleet.report_failure(worker, error)
+        raise
+    return web.Response(body=answer, content_type="application/json", headers=headers)
+
+
+class _RelayStream:
+    """Frames of a relayed stream, as a renderer of `stream_answer`."""
+
+    def __init__(self) -> None:
+        self.write: Callable[[bytes], None] | None = None
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pending: list[bytes] = []
+
+    def on_event(self, payload: bytes) -> None:
+        self._pending.append(frame(payload))
+        self.set_ready()
+
+    def set_ready(self, _: object = None) -> None:
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def flush(self) -> None:
+        if self.write is not None and self._pending:
+            self.write(self.take())
+
+    def take(self) -> bytes:
+        data = b"".join(self._pending)
+        self._pending.clear()
+        return data
+
+
+async def _stream(
+    request: web.Request, engine: OpenAiEngine, path: str, body: bytes, request_id: str, headers: dict[str, str]
+) -> web.StreamResponse:
+    stream = _RelayStream()
+    call = await engine.stream(path, body, request_id, stream)
+    call.done.add_done_callback(stream.set_ready)
+    try:
+        await stream.ready
+        if call.done.done():
+            call.done.result()
+        return await stream_answer(request, headers, stream, call, lambda: _tail(stream, call, request_id))
+    finally:
+        call.abort()
+
+
+async def _tail(stream: _RelayStream, call: RelayCall, request_id: str) -> bytes:
+    try:
+        await asyncio.shield(call.done)
+    except EngineError as error:
+        logger.warning("relayed stream %s broke: %s", request_id, error)
+        return stream.take() + frame(body_of(in_stream(error))) + DONE
+    return stream.take()
+
+
+def without_steering(body: bytes) -> bytes:
+    """The client's body, less the fields that would steer an engine."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    if fields.keys().isdisjoint(STEERING):
+        return body
+    return msgspec.json.encode({name: raw for name, raw in fields.items() if name not in STEERING})

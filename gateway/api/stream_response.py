@@ -1,0 +1,115 @@
+"""A streamed answer: headers and first event in one write, then straight to the transport."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.api.sse import chunked
+
+logger = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.02
+
+
+class Flow(Protocol):
+    """What can be held up while the client reads slowly."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class EventStreamResponse(web.StreamResponse):
+    """Keeps its headers until the first write, so that they share a packet with the first event."""
+
+    _send_headers_immediately = False
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        super().__init__(
+            headers={
+                "Content-Type": "text/event-stream; charset=utf-8",
+                "Cache-Control": "no-cache",
+                "X-Accel-Buffering": "no",
+                **headers,
+            }
+        )
+
+
+class ClientWriter:
+    """Writes a stream's later bytes to aiohttp's transport, and pauses the worker for a slow client.
+
+    aiohttp's own writer costs a coroutine and a drain a chunk. The transport tells aiohttp's protocol
+    when its buffer is over the high-water mark; while it is, `flow` stays paused.
+    """
+
+    def __init__(self, request: web.Request, flow: Flow) -> None:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has left")
+        self._transport = transport
+        self._protocol = request.protocol
+        self._chunked = request.version >= (1, 1)
+        self._flow = flow
+        self._loop = asyncio.get_running_loop()
+        self._poll: asyncio.TimerHandle | None = None
+
+    def write(self, data: bytes) -> None:
+        transport = self._transport
+        if transport.is_closing():
+            return
+        transport.write(chunked(data) if self._chunked else data)
+        if self._poll is None and self._protocol.writing_paused:
+            self._flow.pause()
+            self._watch()
+
+    def close(self) -> None:
+        """No timer outlives the stream."""
+        if self._poll is not None:
+            self._poll.cancel()
+            self._poll = None
+
+    def _watch(self) -> None:
+        if self._protocol.writing_paused and not self._transport.is_closing():
+            self._poll = self._loop.call_later(POLL_SECONDS, self._watch)
+        else:
+            self._poll = None
+            self._flow.resume()
+
+
+class StreamRenderer(Protocol):
+    """What renders a stream; hands out its bytes by `take` until `write` is set."""
+
+    write: Callable[[bytes], None] | None
+
+    def take(self) -> bytes: ...
+
+
+async def stream_answer(
+    request: web.Request,
+    headers: Mapping[str, str],
+    renderer: StreamRenderer,
+    flow: Flow,
+    tail: Callable[[], Awaitable[bytes]],
+) -> web.StreamResponse:
+    """Send a stream whose first event is ready; `tail` waits for the end and gives the last bytes."""
+    response = EventStreamResponse(headers)
+    await response.prepare(request)
+    await response.write(renderer.take())
+    writer = ClientWriter(request, flow)
+    renderer.write = writer.write
+    try:
+        await response.write_eof(await tail())
+    except Exception:
+        # The status has gone out: all that is left to say is that the answer is not whole.
+        logger.exception("a stream failed inside the gateway")
+        if request.transport is not None:
+            request.transport.abort()
+    finally:
+        renderer.write = None
+        writer.close()
+    return response

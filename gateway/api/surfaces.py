@@ -1,0 +1,31 @@
+"""The generating endpoints."""
+
+from __future__ import annotations
+
+from gateway.api.chat_render import ChatStream, ChatWhole
+from gateway.api.completion_render import CompletionStream, CompletionWhole
+from gateway.api.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from gateway.api.generate import Surface
+from gateway.serving.prepare import Preparer
+
+CHAT = Surface(
+    path="/v1/chat/completions",
+    table=CHAT_FIELDS,
+    required="messages",
+    id_prefix="chatcmpl-",
+    prepare=Preparer.chat,
+    stream=ChatStream,
+    whole=ChatWhole,
+)
+
+COMPLETIONS = Surface(
+    path="/v1/completions",
+    table=COMPLETION_FIELDS,
+    required="prompt",
+    id_prefix="cmpl-",
+    prepare=Preparer.completion,
+    stream=CompletionStream,
+    whole=CompletionWhole,
+)
+
+SURFACES = (CHAT, COMPLETIONS)

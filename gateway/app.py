@@ -1,0 +1,109 @@
+"""The composition root: builds the service, runs it, and ends it well."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import time
+
+import uvloop
+from aiohttp import web
+
+from gateway.api.server import admin_app, public_app
+from gateway.api.services import Services
+from gateway.config import Settings, StartupError
+from gateway.fleet.feeds import KvFeeds
+from gateway.fleet.fleet import Fleet
+from gateway.serving.dispatch import Dispatcher
+from gateway.serving.prepare import Preparer
+from gateway.telemetry.logs import configure_logging
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.sources import fleet_metrics, router_metrics
+from gateway.tokens.tokenizer import Tokenizer, TokenizerError
+from parsers.registry import get_format
+from router.selector import Router
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 75.0
+POLL_SECONDS = 0.05
+
+
+def run(settings: Settings) -> int:
+    """`kvgateway serve`: returns the exit code. Raises StartupError."""
+    configure_logging(settings.log_level)
+    uvloop.run(_serve(settings))
+    return 0
+
+
+def build(settings: Settings) -> Services:
+    """Everything but the listeners. Raises StartupError."""
+    model_format = get_format(settings.model_format)
+    try:
+        tokenizer = Tokenizer.load(model_format, settings.tokenizer)
+    except TokenizerError as error:
+        raise StartupError(str(error)) from None
+    metrics = Metrics()
+    router = Router(settings.policy)
+    feeds = KvFeeds(router)
+    fleet = Fleet(settings.workers, router, feeds)
+    metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds)]
+    return Services(
+        settings=settings,
+        router=router,
+        fleet=fleet,
+        preparer=Preparer(tokenizer, model_format, fleet, settings.context_length),
+        dispatcher=Dispatcher(router, fleet, metrics),
+        metrics=metrics,
+        started=int(time.time()),
+    )
+
+
+async def _serve(settings: Settings) -> None:
+    services = build(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        await _listen(stack, public_app(services), settings.host, settings.port)
+        await _listen(stack, admin_app(services), settings.admin_host, settings.admin_port)
+        await services.fleet.start()
+        stack.push_async_callback(services.fleet.stop)
+        # What start-up built lives as long as the process: the collector need not walk it again and again.
+        gc.collect()
+        gc.freeze()
+        logger.info("serving on http://%s:%d", settings.host, settings.port)
+        await stop.wait()
+        await _drain(services)
+
+
+async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> None:
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=KEEP_ALIVE_SECONDS,
+        shutdown_timeout=0.5,
+    )
+    await runner.setup()
+    stack.push_async_callback(runner.cleanup)
+    try:
+        await web.TCPSite(runner, host, port, backlog=4096).start()
+    except OSError as error:
+        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+
+
+async def _drain(services: Services) -> None:
+    """Take nothing new, let what runs come to its end, within the limit."""
+    services.draining = True
+    metrics, limit = services.metrics, services.settings.drain_seconds
+    logger.info("draining %d requests for at most %g s", metrics.in_flight, limit)
+    deadline = time.monotonic() + limit
+    while metrics.in_flight and time.monotonic() < deadline:
+        await asyncio.sleep(POLL_SECONDS)
+    if metrics.in_flight:
+        logger.warning("%d requests were cut off after %g s", metrics.in_flight, limit)

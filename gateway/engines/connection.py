@@ -1,0 +1,212 @@
+"""HTTP/1.1 to one worker over pooled raw connections.
+
+aiohttp's client costs about as much a chunk as everything else on the stream path together, so the
+upstream side is an `asyncio.Protocol` around httptools' response parser: a read from the worker is
+parsed and delivered inside `data_received`, with no coroutine in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+MAX_IDLE_CONNECTIONS = 512
+CONNECT_TIMEOUT_SECONDS = 5.0
+
+
+class ConnectionLostError(ConnectionError):
+    """The worker closed the connection, or what it sent was not HTTP.
+
+    `received` says whether any byte of a response had come.
+    """
+
+    def __init__(self, message: str, *, received: bool) -> None:
+        super().__init__(message)
+        self.received = received
+
+
+class ResponseReceiver(Protocol):
+    """Called inside `data_received`: must not block."""
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """Status line and headers are in; header names are lower case."""
+        ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_read_end(self) -> None:
+        """Everything that one read brought has been delivered."""
+        ...
+
+    def on_complete(self) -> None: ...
+
+    def on_lost(self, error: ConnectionLostError) -> None:
+        """The connection went before the response was complete. Not called after `abort`."""
+        ...
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection, one exchange at a time."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._receiver: ResponseReceiver | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        self._headers: dict[bytes, bytes] = {}
+        self._received = False
+        self._paused = False
+
+    def send(self, head: bytes, body: Sequence[bytes], receiver: ResponseReceiver) -> None:
+        """Start an exchange; `body` pieces are written as they are."""
+        assert self._transport is not None
+        self._receiver = receiver
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers = {}
+        self._received = False
+        self._transport.writelines((head, *body))
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._transport is not None and self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drop the exchange and the connection; the worker sees a client that left."""
+        self._receiver = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        parser, receiver = self._parser, self._receiver
+        if parser is None or receiver is None:
+            self.abort()
+            return
+        self._received = True
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._lose(f"unreadable response: {error}")
+            return
+        receiver.on_read_end()
+        if self._receiver is None:
+            self._recycle(parser)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pool.forget(self)
+        self._lose(f"connection lost: {exc}" if exc else "connection closed")
+
+    # httptools callbacks
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        if self._receiver is not None and self._parser is not None:
+            self._receiver.on_head(self._parser.get_status_code(), self._headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._receiver is not None:
+            self._receiver.on_body(data)
+
+    def on_message_complete(self) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.on_complete()
+
+    def _recycle(self, parser: httptools.HttpResponseParser) -> None:
+        self._parser = None
+        if self._transport is None or self._transport.is_closing():
+            return
+        self.resume()
+        if parser.should_keep_alive():
+            self._pool.give_back(self)
+        else:
+            self._transport.close()
+
+    def _lose(self, reason: str) -> None:
+        receiver, self._receiver = self._receiver, None
+        if self._transport is not None:
+            self._transport.abort()
+        if receiver is not None:
+            receiver.on_lost(ConnectionLostError(reason, received=self._received))
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+
+class ConnectionPool:
+    """Connections to one origin, most recently used first."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/")
+        self._netloc = parts.netloc.rpartition("@")[2]
+        self._idle: deque[HttpConnection] = deque()
+        self._closed = False
+
+    def post_head(self, path: str, content_length: int, headers: Mapping[str, str]) -> bytes:
+        """Request line and headers of a JSON POST."""
+        lines = [
+            f"POST {self._prefix}{path} HTTP/1.1",
+            f"Host: {self._netloc}",
+            "Content-Type: application/json",
+            f"Content-Length: {content_length}",
+            *(f"{name}: {value}" for name, value in headers.items()),
+        ]
+        return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+
+    def idle_connection(self) -> HttpConnection | None:
+        """A connection that was used before; its worker may have closed it without our knowing yet."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def new_connection(self) -> HttpConnection:
+        """Raises OSError (TimeoutError included)."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
+            _, connection = await loop.create_connection(
+                lambda: HttpConnection(self), self._host, self._port, ssl=self._ssl
+            )
+        return connection
+
+    def give_back(self, connection: HttpConnection) -> None:
+        if len(self._idle) < MAX_IDLE_CONNECTIONS and not self._closed:
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def forget(self, connection: HttpConnection) -> None:
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def close(self) -> None:
+        """Close what is idle, and what is in use as soon as its exchange is over."""
+        self._closed = True
+        for connection in list(self._idle):
+            connection.abort()
+        self._idle.clear()

@@ -1,0 +1,199 @@
+"""One streamed exchange with a worker: connect, send, follow the event stream, say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gateway.engines.base import EngineError
+from gateway.engines.connection import ConnectionLostError, ConnectionPool, HttpConnection
+from gateway.engines.sse import EventTooLargeError, SseDecoder
+
+logger = logging.getLogger(__name__)
+
+MAX_ERROR_BODY_BYTES = 256 * 1024
+MAX_ERROR_MESSAGE_CHARS = 2000
+
+
+class _ErrorDetail(msgspec.Struct):
+    message: str = ""
+    param: str | None = None
+    code: int | str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorDetail | str | None = None
+    detail: msgspec.Raw | None = None
+
+
+class Exchange:
+    """Follows one response; subclasses say what an event means.
+
+    Status other than 200 becomes an EngineError with the worker's message. The exchange is over when
+    `done` is; `started` says that the client may have seen output, so that nobody else may take over.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._head: asyncio.Future[None] = loop.create_future()
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._done.add_done_callback(_retrieve)
+        self._connection: HttpConnection | None = None
+        self._sse = SseDecoder()
+        self._status = 0
+        self._error_body = b""
+
+    @property
+    def done(self) -> asyncio.Future[None]:
+        return self._done
+
+    async def open(
+        self, pool: ConnectionPool, path: str, body: Sequence[bytes], headers: Mapping[str, str]
+    ) -> None:
+        """Send; returns when the worker answered 200. Raises EngineError.
+
+        A reused connection that dies before any byte of the response says nothing about the worker (its
+        keep-alive ran out): the request goes out once more, on a fresh connection.
+        """
+        head = pool.post_head(path, sum(map(len, body)), headers)
+        connection = pool.idle_connection()
+        if connection is not None:
+            try:
+                await self._attempt(connection, head, body)
+                return
+            except ConnectionLostError as error:
+                if error.received:
+                    raise EngineError(str(error), retryable=True) from error
+                self._head = asyncio.get_running_loop().create_future()
+        try:
+            await self._attempt(await pool.new_connection(), head, body)
+        except OSError as error:
+            raise EngineError(
+                f"cannot reach the worker: {error or type(error).__name__}", retryable=True
+            ) from error
+
+    async def _attempt(self, connection: HttpConnection, head: bytes, body: Sequence[bytes]) -> None:
+        self._connection = connection
+        connection.send(head, body, self)
+        try:
+            await self._head
+        except asyncio.CancelledError:
+            connection.abort()
+            raise
+
+    def pause(self) -> None:
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        if self._connection is not None:
+            self._connection.resume()
+
+    def abort(self) -> None:
+        """End the generation early, for whatever reason; `done` resolves."""
+        if not self._done.done():
+            self._release_connection(abort=True)
+            self._done.set_result(None)
+
+    # what an event means
+
+    def handle_event(self, payload: bytes) -> None:
+        """One event's data. Raises EngineError (the stream is dropped) or msgspec.DecodeError."""
+        raise NotImplementedError
+
+    def handle_read_end(self) -> None:
+        """A read's events have all been handled."""
+
+    def check_complete(self) -> str | None:
+        """Why a response that ended cleanly is nevertheless not whole, or None."""
+        return None
+
+    # ResponseReceiver
+
+    def on_head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        self._status = status
+        if status == 200 and not self._head.done():
+            self._head.set_result(None)
+
+    def on_body(self, data: bytes) -> None:
+        if self._status != 200:
+            self._error_body = (self._error_body + data)[:MAX_ERROR_BODY_BYTES]
+            return
+        try:
+            for payload in self._sse.feed(data):
+                self.handle_event(payload)
+        except EngineError as error:
+            self._fail(error)
+        except (msgspec.DecodeError, EventTooLargeError, UnicodeDecodeError) as error:
+            self._fail(EngineError(f"the worker sent an event that cannot be read: {error}"))
+        except Exception as error:
+            # Escaping into the connection would look like a worker that does not speak HTTP.
+            logger.exception("a stream failed inside the gateway")
+            self._fail(EngineError(f"internal error: {type(error).__name__}"))
+
+    def on_read_end(self) -> None:
+        if self._status == 200:
+            self.handle_read_end()
+
+    def on_complete(self) -> None:
+        if self._status != 200:
+            self._reject()
+            return
+        reason = self.check_complete()
+        if reason is not None:
+            self._fail(EngineError(reason, retryable=True))
+        elif not self._done.done():
+            self.handle_read_end()
+            self._release_connection(abort=False)
+            self._done.set_result(None)
+
+    def on_lost(self, error: ConnectionLostError) -> None:
+        if not self._head.done():
+            self._head.set_exception(error)
+        else:
+            self._fail(EngineError(f"the worker went away: {error}", retryable=True))
+
+    def _reject(self) -> None:
+        error = engine_error(self._status, self._error_body)
+        if not self._head.done():
+            self._head.set_exception(error)
+        self._release_connection(abort=False)
+
+    def _fail(self, error: EngineError) -> None:
+        self._release_connection(abort=True)
+        if not self._head.done():
+            self._head.set_exception(error)
+        elif not self._done.done():
+            self._done.set_exception(error)
+
+    def _release_connection(self, *, abort: bool) -> None:
+        connection, self._connection = self._connection, None
+        if abort and connection is not None:
+            connection.abort()
+
+
+def engine_error(status: int, body: bytes) -> EngineError:
+    """A worker's error answer, whatever its shape (vLLM's nested body, FastAPI's detail, plain text)."""
+    message, param = "", None
+    try:
+        parsed = msgspec.json.decode(body, type=_ErrorBody)
+    except msgspec.DecodeError:
+        message = body.decode("utf-8", "replace")
+    else:
+        if isinstance(parsed.error, _ErrorDetail):
+            message, param = parsed.error.message, parsed.error.param
+        elif parsed.error is not None:
+            message = parsed.error
+        elif parsed.detail is not None:
+            message = bytes(parsed.detail).decode("utf-8", "replace")
+    message = message[:MAX_ERROR_MESSAGE_CHARS] or f"the worker answered {status}"
+    return EngineError(message, status=status, param=param, retryable=status >= 500 or status == 429)
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Mark a failure as seen: a request that nobody waits for any more must not log a traceback."""
+    if not future.cancelled():
+        future.exception()

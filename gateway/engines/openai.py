@@ -1,0 +1,92 @@
+"""Any OpenAI-compatible worker that takes no token ids: the request and its answer pass through."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from gateway.engines.base import EngineError
+from gateway.engines.connection import ConnectionPool
+from gateway.engines.exchange import Exchange
+
+
+class RelaySink(Protocol):
+    """Receives a worker's own answer; called inside `data_received`."""
+
+    def on_event(self, payload: bytes) -> None:
+        """One event's data, `[DONE]` included."""
+        ...
+
+    def flush(self) -> None: ...
+
+
+class RelayCall(Exchange):
+    """A relayed stream."""
+
+    def __init__(self, sink: RelaySink) -> None:
+        super().__init__()
+        self._sink = sink
+        self._ended = False
+
+    def handle_event(self, payload: bytes) -> None:
+        self._ended = payload == b"[DONE]"
+        self._sink.on_event(payload)
+
+    def handle_read_end(self) -> None:
+        self._sink.flush()
+
+    def check_complete(self) -> str | None:
+        return None if self._ended else "the worker ended the stream before it was finished"
+
+
+class RelayWholeCall(Exchange):
+    """A relayed answer that is not streamed; `body` is whole when `done` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def on_body(self, data: bytes) -> None:
+        if self._status == 200:
+            self._parts.append(data)
+        else:
+            super().on_body(data)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._parts)
+
+
+class OpenAiEngine:
+    """One pass-through worker."""
+
+    def __init__(self, url: str) -> None:
+        self._pool = ConnectionPool(url)
+
+    async def stream(self, path: str, body: bytes, request_id: str, sink: RelaySink) -> RelayCall:
+        """Returns when the worker answered 200. Raises EngineError."""
+        call = RelayCall(sink)
+        await call.open(self._pool, path, [body], _headers(request_id))
+        return call
+
+    async def whole(self, path: str, body: bytes, request_id: str) -> bytes:
+        """The worker's whole answer. Raises EngineError."""
+        call = RelayWholeCall()
+        try:
+            await call.open(self._pool, path, [body], _headers(request_id))
+            await call.done
+        except asyncio.CancelledError:
+            call.abort()
+            raise
+        return call.body
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _headers(request_id: str) -> Mapping[str, str]:
+    return {"X-Request-Id": request_id}
+
+
+__all__ = ["EngineError", "OpenAiEngine", "RelayCall", "RelaySink"]

@@ -1,0 +1,152 @@
+"""vLLM: token ids in, token ids out.
+
+Endpoints, best first: `/inference/v1/generate` (needs --enable-scale-out; 403 and 404 both mean that it is
+absent) and `/v1/completions` with ids and `return_token_ids`. Both stream events with the same few fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from gateway.engines.base import EngineError, EngineRequest, EngineUsage, TokenSink
+from gateway.engines.connection import ConnectionPool
+from gateway.engines.exchange import Exchange
+
+Endpoint = Literal["generate", "completions"]
+
+PATHS: dict[Endpoint, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+
+GENERATE_NAMES = {"vllm_xargs": "extra_args"}
+"""Sampling parameters that the generate endpoint knows under another name."""
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int = 0
+    token_ids: list[int] | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+class _PromptDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: _PromptDetails | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str = "the worker reported an error"
+    code: int | str | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | str | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class VllmCall(Exchange):
+    """One generation; feeds a TokenSink from inside the connection's `data_received`."""
+
+    def __init__(self, sink: TokenSink) -> None:
+        super().__init__()
+        self._sink = sink
+        self._finished = False
+        self._ended = False
+
+    def handle_event(self, payload: bytes) -> None:
+        if payload == b"[DONE]":
+            self._ended = True
+            return
+        chunk = _decode(payload)
+        if chunk.error is not None:
+            raise _stream_error(chunk.error)
+        sink = self._sink
+        for choice in chunk.choices:
+            if choice.token_ids:
+                sink.on_tokens(choice.index, choice.token_ids)
+            elif choice.token_ids is None and choice.text:
+                sink.on_text(choice.index, choice.text)
+            if choice.finish_reason is not None:
+                self._finished = True
+                sink.on_finish(choice.index, choice.finish_reason, choice.stop_reason)
+        if chunk.usage is not None:
+            sink.on_usage(_usage(chunk.usage))
+
+    def handle_read_end(self) -> None:
+        self._sink.flush()
+
+    def check_complete(self) -> str | None:
+        if self._finished or self._ended:
+            return None
+        return "the worker ended the stream before it was finished"
+
+
+class VllmEngine:
+    """One vLLM worker."""
+
+    def __init__(self, url: str, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._pool = ConnectionPool(url)
+
+    async def start(self, request: EngineRequest, sink: TokenSink) -> VllmCall:
+        call = VllmCall(sink)
+        headers = {"X-Request-Id": request.request_id}
+        if request.dp_rank is not None:
+            headers["X-data-parallel-rank"] = str(request.dp_rank)
+        body = generate_body(request) if self.endpoint == "generate" else completions_body(request)
+        await call.open(self._pool, PATHS[self.endpoint], body, headers)
+        return call
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def generate_body(request: EngineRequest) -> list[bytes]:
+    """Body of /inference/v1/generate, in pieces: a long prompt's ids are never copied."""
+    sampling = {GENERATE_NAMES.get(name, name): value for name, value in request.sampling.items()}
+    fields = {"sampling_params": b"{" + _members(sampling) + b"}", **request.top_level}
+    return _body(request, b',"token_ids":[', fields)
+
+
+def completions_body(request: EngineRequest) -> list[bytes]:
+    """Body of /v1/completions with ids; control tokens must survive in the text too."""
+    fixed = {"return_token_ids": b"true", "skip_special_tokens": b"false"}
+    return _body(request, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
+
+
+def _body(request: EngineRequest, prompt: bytes, fields: Mapping[str, bytes]) -> list[bytes]:
+    head = b'{"model":' + msgspec.json.encode(request.model)
+    head += b',"request_id":' + msgspec.json.encode(request.request_id)
+    head += b',"stream":true,"stream_options":{"include_usage":true},'
+    return [head, _members(fields), prompt, request.token_ids_json, b"]}"]
+
+
+def _members(fields: Mapping[str, bytes]) -> bytes:
+    return b",".join(msgspec.json.encode(name) + b":" + value for name, value in fields.items())
+
+
+def _usage(usage: _Usage) -> EngineUsage:
+    details = usage.prompt_tokens_details
+    return EngineUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens or 0,
+        cached_tokens=details.cached_tokens if details is not None else None,
+    )
+
+
+def _stream_error(error: _Error | str) -> EngineError:
+    if isinstance(error, str):
+        return EngineError(error)
+    status = error.code if isinstance(error.code, int) else None
+    return EngineError(error.message, status=status, retryable=status is None or status >= 500)

@@ -1,0 +1,217 @@
+"""The workers: probing, health, and telling the router who is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import aiohttp
+import msgspec
+from router.selector import Router
+
+from gateway.config import WorkerSettings
+from gateway.engines.base import EngineClient, EngineError
+from gateway.engines.openai import OpenAiEngine
+from gateway.engines.vllm import VllmEngine
+from gateway.fleet.probe import ProbeError, healthy, probe
+from gateway.fleet.worker import Profile, Worker, WorkerState
+from router.messages import WorkerInfo
+
+logger = logging.getLogger(__name__)
+
+PROBE_SECONDS = 1.0
+"""Between two tries to reach a worker that is not there."""
+HEALTH_SECONDS = 2.0
+HEALTH_FAILURES = 3
+"""Slow answers in a row before a worker that still accepts connections is taken out."""
+
+
+class Feeds(Protocol):
+    """Who follows the workers' KV events."""
+
+    async def start(self, worker: Worker) -> None: ...
+
+    async def stop(self, worker: Worker) -> None: ...
+
+    def describe(self, name: str) -> list[dict[str, Any]]:
+        """State of each of a worker's feeds."""
+        ...
+
+
+class Fleet:
+    """Keeps every configured worker's state true; one task a worker."""
+
+    def __init__(self, settings: Sequence[WorkerSettings], router: Router, feeds: Feeds) -> None:
+        self.workers = {worker.name: worker for worker in map(Worker, settings)}
+        self._router = router
+        self._feeds = feeds
+        self._wake = {name: asyncio.Event() for name in self.workers}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._known_models: dict[str, int | None] = {}
+
+    async def start(self) -> None:
+        self._session = aiohttp.ClientSession()
+        for worker in self.workers.values():
+            self._tasks.append(asyncio.create_task(self._watch(worker), name=f"watch {worker.name}"))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self.workers.values():
+            await self._take_out(worker, "the gateway stops")
+        if self._session is not None:
+            await self._session.close()
+
+    # what serving asks
+
+    def engine(self, name: str) -> EngineClient | None:
+        """Client of a worker that takes token ids, or None."""
+        engine = self.workers[name].engine if name in self.workers else None
+        return engine if isinstance(engine, VllmEngine) else None
+
+    def relay(self, name: str) -> OpenAiEngine | None:
+        """Client of a worker that requests are passed through to, or None."""
+        engine = self.workers[name].engine if name in self.workers else None
+        return engine if isinstance(engine, OpenAiEngine) else None
+
+    def report_failure(self, name: str, error: EngineError) -> None:
+        """A request failed on a worker: look at it now instead of at the next health check."""
+        if error.status is None and name in self._wake:
+            self._wake[name].set()
+
+    def models(self) -> list[str]:
+        """Models that some ready worker serves."""
+        ready = (w.profile for w in self.workers.values() if w.state is WorkerState.READY and w.profile)
+        return sorted({model for profile in ready for model in profile.models})
+
+    def only_relays(self, model: str) -> bool:
+        """Every ready worker of the model takes requests only as they are."""
+        ready = [w for w in self.workers.values() if w.profile and w.engine and model in w.profile.models]
+        return bool(ready) and all(isinstance(worker.engine, OpenAiEngine) for worker in ready)
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """A worker for a person to read."""
+        worker = self.workers[name]
+        profile = msgspec.to_builtins(worker.profile) if worker.profile is not None else None
+        feeds = self._feeds.describe(name)
+        settings = worker.settings
+        return {
+            "name": name,
+            "url": settings.url,
+            "role": settings.role,
+            "labels": dict(settings.labels),
+            "state": worker.state.value,
+            "reason": worker.reason,
+            "profile": profile,
+            "feeds": feeds,
+        }
+
+    def knows(self, model: str) -> bool:
+        """Some worker serves the model, or did."""
+        return model in self._known_models
+
+    @property
+    def has_known_models(self) -> bool:
+        return bool(self._known_models)
+
+    def context_length(self, model: str) -> int | None:
+        """The smallest context among the workers that serve the model, in tokens."""
+        return self._known_models.get(model)
+
+    # one worker's life
+
+    async def _watch(self, worker: Worker) -> None:
+        while True:
+            try:
+                await self._connect(worker)
+                await self._stay_healthy(worker)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                logger.exception("watching %s failed", worker.name)
+                await self._take_out(worker, "internal error")
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def _connect(self, worker: Worker) -> None:
+        assert self._session is not None
+        while True:
+            try:
+                profile = await probe(self._session, worker.settings)
+                break
+            except ProbeError as error:
+                self._note(worker, str(error))
+            await asyncio.sleep(PROBE_SECONDS)
+        await self._put_in(worker, profile)
+
+    async def _put_in(self, worker: Worker, profile: Profile) -> None:
+        worker.profile, worker.state, worker.reason = profile, WorkerState.READY, "ready"
+        worker.engine = _engine(worker.settings.url, profile)
+        for model in profile.models:
+            lengths = (self._known_models.get(model), profile.context_length)
+            self._known_models[model] = min((length for length in lengths if length), default=None)
+        self._router.add_worker(
+            WorkerInfo(
+                worker=worker.name,
+                models=profile.models,
+                role=worker.settings.role,
+                dp_ranks=max(profile.kv_sources, default=0) + 1,
+                max_num_seqs=worker.settings.max_num_seqs,
+                labels=worker.settings.labels,
+            )
+        )
+        await self._feeds.start(worker)
+        logger.info(
+            "worker %s is ready: %s, models %s, %d KV event sources",
+            *(worker.name, profile.endpoint, ", ".join(profile.models), len(profile.kv_sources)),
+        )
+
+    async def _stay_healthy(self, worker: Worker) -> None:
+        """Returns when the worker has been taken out."""
+        assert self._session is not None
+        failures = 0
+        wake = self._wake[worker.name]
+        while True:
+            woken = await _wait(wake, HEALTH_SECONDS)
+            reason = await healthy(self._session, worker.settings)
+            failures = failures + 1 if reason else 0
+            if reason and (woken or failures >= HEALTH_FAILURES or "Connect" in reason):
+                await self._take_out(worker, reason)
+                return
+
+    async def _take_out(self, worker: Worker, reason: str) -> None:
+        """The worker is gone, and with it what it had cached."""
+        if worker.state is not WorkerState.READY:
+            return
+        logger.warning("worker %s is down: %s", worker.name, reason)
+        worker.state, worker.reason = WorkerState.DOWN, reason
+        self._router.remove_worker(worker.name)
+        await self._feeds.stop(worker)
+        engine, worker.engine = worker.engine, None
+        if engine is not None:
+            engine.close()
+
+    def _note(self, worker: Worker, reason: str) -> None:
+        if worker.reason != reason:
+            worker.reason = reason
+            logger.warning("worker %s cannot be used yet: %s", worker.name, reason)
+
+
+def _engine(url: str, profile: Profile) -> VllmEngine | OpenAiEngine:
+    if profile.endpoint == "openai":
+        return OpenAiEngine(url)
+    return VllmEngine(url, "generate" if profile.endpoint == "generate" else "completions")
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """True when the event came before the time was up; the event is reset."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    event.clear()
+    return True

@@ -1,0 +1,122 @@
+"""Token ids of one request to events: parsers, stop strings, counts. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.engines.base import EngineUsage
+from gateway.serving.stops import StopMatcher
+from parsers.base import Finish, OutputEvent, OutputParser
+
+
+class Emitter(Protocol):
+    """Turns events into an answer."""
+
+    def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
+        """Events of one choice; `Finish` comes last and once."""
+        ...
+
+    def flush(self) -> None:
+        """All that one read gave has been emitted."""
+        ...
+
+
+class Observer(Protocol):
+    """Who wants to know how the generation goes; called inside `data_received`."""
+
+    def on_progress(self, new_tokens: int) -> None:
+        """A read brought that many tokens."""
+        ...
+
+    def on_output(self) -> None:
+        """The emitter has been given something; called at most once."""
+        ...
+
+    def on_stopped(self) -> None:
+        """Every choice is finished although the worker would go on: end the generation there."""
+        ...
+
+
+class Choice:
+    """One of the n answers."""
+
+    __slots__ = ("finished", "parser", "stops", "tokens")
+
+    def __init__(self, parser: OutputParser, stops: StopMatcher | None) -> None:
+        self.parser = parser
+        self.stops = stops
+        self.tokens = 0
+        self.finished = False
+
+
+class Generation:
+    """The TokenSink of one request."""
+
+    def __init__(self, choices: Sequence[Choice], emitter: Emitter, observer: Observer) -> None:
+        self.choices = choices
+        self.usage: EngineUsage | None = None
+        self._emitter = emitter
+        self._observer = observer
+        self._new_tokens = 0
+        self._has_output = False
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(choice.tokens for choice in self.choices)
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return sum(choice.parser.reasoning_tokens for choice in self.choices)
+
+    def on_tokens(self, index: int, token_ids: Sequence[int]) -> None:
+        choice = self.choices[index]
+        self._new_tokens += len(token_ids)
+        if not choice.finished:
+            choice.tokens += len(token_ids)
+            self._emit(index, choice, choice.parser.feed(token_ids))
+
+    def on_text(self, index: int, text: str) -> None:
+        choice = self.choices[index]
+        self._new_tokens += 1
+        if not choice.finished:
+            choice.tokens += 1
+            self._emit(index, choice, choice.parser.feed_text(text))
+
+    def on_finish(self, index: int, reason: str, stop_reason: int | str | None) -> None:
+        choice = self.choices[index]
+        if not choice.finished:
+            choice.finished = True
+            self._emit(index, choice, choice.parser.finish(reason))
+
+    def on_usage(self, usage: EngineUsage) -> None:
+        self.usage = usage
+
+    def flush(self) -> None:
+        if self._new_tokens:
+            self._observer.on_progress(self._new_tokens)
+            self._new_tokens = 0
+        self._emitter.flush()
+
+    def _emit(self, index: int, choice: Choice, events: Sequence[OutputEvent]) -> None:
+        if choice.stops is not None:
+            events = self._cut(choice, choice.stops, events)
+        if not events:
+            return
+        self._emitter.emit(index, events)
+        if not self._has_output:
+            self._has_output = True
+            self._observer.on_output()
+
+    def _cut(self, choice: Choice, stops: StopMatcher, events: Sequence[OutputEvent]) -> list[OutputEvent]:
+        kept = stops.filter(events)
+        if stops.matched is not None:
+            choice.finished = True
+            kept.append(Finish("stop"))
+            if all(other.finished for other in self.choices):
+                self._observer.on_stopped()
+        return kept
+
+
+GenerationFactory = Callable[[Observer], Generation]
+"""A fresh generation, for each attempt on a worker."""
