@@ -14,6 +14,8 @@ git ls-files --cached --others --exclude-standard -z -- \
     pyproject.toml README.md LICENSE gateway router parsers simulator loadtests |
     xargs -0 cp --parents -t "$work/src"
 
+# An interpreter that every user may run, like the image's; a personal one may lie in a closed home.
+[[ -x /usr/bin/python3.11 ]] && export UV_PYTHON=/usr/bin/python3.11
 (
     cd "$work/src"
     export UV_PROJECT_ENVIRONMENT="$work/kvgateway" UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1
@@ -24,20 +26,22 @@ git ls-files --cached --others --exclude-standard -z -- \
 rm -rf "$work/src"
 echo "environment: $(du -sm "$work/kvgateway" | cut -f1) MB"
 
-as_user=(env -i "PATH=$work/kvgateway/bin:/usr/bin:/bin" HOME=/nonexistent)
-if ((EUID == 0)) && command -v setpriv >/dev/null; then
-    if setpriv --reuid=10001 --regid=10001 --clear-groups "$work/kvgateway/bin/python" -c '' 2>/dev/null; then
-        as_user=(setpriv --reuid=10001 --regid=10001 --clear-groups "${as_user[@]}")
-    else
-        echo "the interpreter is closed to other users: running as this one"
-    fi
+run=(env -i "PATH=$work/kvgateway/bin:/usr/bin:/bin" HOME=/nonexistent PYTHONUNBUFFERED=1)
+other=(setpriv --reuid=10001 --regid=10001 --clear-groups)
+if "${other[@]}" "${run[@]}" python -c '' 2>/dev/null; then
+    run=("${other[@]}" "${run[@]}")
 fi
+echo "running as user $("${run[@]}" id -u)"
+cp Dockerfile "$work"
 cd /
-"${as_user[@]}" kvgateway version
-"${as_user[@]}" python - <<'CHECK'
+"${run[@]}" kvgateway version
+"${run[@]}" python - <<'CHECK'
 from importlib import resources
-data = [f.name for f in resources.files("parsers").joinpath("kimi_k3", "small").iterdir() if f.name.endswith(".model")]
-assert data, "the small vocabulary is not in the package"
+
 import gateway, loadtests, parsers, router, simulator
+
+small = resources.files("parsers").joinpath("kimi_k3", "small")
+data = [file.name for file in small.iterdir() if file.name.endswith(".model")]
+assert data, "the small vocabulary is not in the package"
 print("package data:", *data)
 CHECK
