@@ -59,7 +59,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
         _add_setting_flags(command)
     for name, module, help_text in (
         ("demo", "gateway.demo", "run a small fleet of simulated workers and show what the gateway does"),
-        ("sim", "simulator", "run one simulated worker"),
+        ("sim", "simulator.cli", "run one simulated worker"),
     ):
         command = commands.add_parser(
             name, help=help_text, description=f"{help_text.capitalize()}.", allow_abbrev=False

@@ -124,7 +124,7 @@ def test_an_app_that_cannot_start_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err == "kvgateway: port 8000 is taken\n"
 
 
-@pytest.mark.parametrize(("name", "module"), [("demo", "gateway.demo"), ("sim", "simulator")])
+@pytest.mark.parametrize(("name", "module"), [("demo", "gateway.demo"), ("sim", "simulator.cli")])
 def test_demo_and_sim_bring_their_own_arguments(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
