@@ -38,6 +38,8 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     lora: str | None = None
     max_tokens: int | None = None
+    role: str = "aggregated"
+    """Only workers of this role are eligible."""
     exclude: frozenset[str] = frozenset()
     """Workers that already failed this request."""
 

@@ -1,0 +1,85 @@
+"""Prefix hashes: a chain of seeded xxh3_64 over whole token blocks.
+
+The hash of block i is xxh3_64(tokens of block i as little-endian uint32, seed = hash of block i - 1). Each
+hash thus names a whole prefix, and two chains meet only where their tokens, block size and root agree. The
+root carries the router's seed (so that no tenant can prepare collisions), the cache salt and the LoRA
+adapter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+
+import xxhash
+
+from router.messages import TokenIds
+
+_TOKEN_BYTES = 4
+_FIRST_STRIDE = 8
+"""Blocks hashed at first by a lazy chain; each further stride doubles."""
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("token buffers are little-endian uint32; this machine is big-endian")
+
+
+def extend_hashes(
+    parent: int, token_bytes: bytes, block_size: int, extras: Mapping[int, bytes] | None = None
+) -> list[int]:
+    """Chain `parent` over the whole blocks in `token_bytes`; a rest shorter than a block is left out.
+
+    `extras` maps a block's position in `token_bytes` to content beside its tokens (images, embeddings).
+    """
+    digest = xxhash.xxh3_64_intdigest
+    stride = block_size * _TOKEN_BYTES
+    hashes: list[int] = []
+    add = hashes.append
+    for start in range(0, len(token_bytes) - stride + 1, stride):
+        block = token_bytes[start : start + stride]
+        if extras is not None and (extra := extras.get(start // stride)) is not None:
+            block += extra
+        parent = digest(block, parent)
+        add(parent)
+    return hashes
+
+
+class PrefixHasher:
+    """One router's hash function: the same seed for events and requests."""
+
+    __slots__ = ("_seed",)
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed & 0xFFFF_FFFF_FFFF_FFFF
+
+    def root(self, cache_salt: str | None = None, lora: str | None = None) -> int:
+        """The seed of a chain's first block: prompts that may share no cache get different roots."""
+        salt = b"" if cache_salt is None else b"s" + cache_salt.encode("utf-8", "surrogatepass")
+        adapter = b"" if lora is None else b"l" + lora.encode("utf-8", "surrogatepass")
+        return xxhash.xxh3_64_intdigest(b"%d:%b%b" % (len(salt), salt, adapter), self._seed)
+
+
+class PrefixChain:
+    """The lazy chain of one prompt at one block size."""
+
+    __slots__ = ("_block_size", "_root", "_tokens", "hashes", "length")
+
+    def __init__(self, tokens: TokenIds, block_size: int, root: int, length: int | None = None) -> None:
+        """`length` bounds the chain, in blocks; at most the whole blocks of `tokens`."""
+        whole = len(tokens) // block_size
+        self._tokens = tokens
+        self._block_size = block_size
+        self._root = root
+        self.length = whole if length is None else min(length, whole)
+        self.hashes: list[int] = []
+        """What is hashed so far; entry i names the first i + 1 blocks."""
+
+    def grow(self) -> bool:
+        """Hash another stride of blocks, as many as are there already; False when the chain was complete."""
+        done = len(self.hashes)
+        if done >= self.length:
+            return False
+        upto = min(self.length, max(2 * done, _FIRST_STRIDE))
+        part = self._tokens[done * self._block_size : upto * self._block_size].tobytes()
+        parent = self.hashes[-1] if done else self._root
+        self.hashes += extend_hashes(parent, part, self._block_size)
+        return True

@@ -1,0 +1,104 @@
+"""Hit rules: how deep a prompt's chain counts as cached, for many sources at once.
+
+Sources are bits of a mask; a result is a list of (depth in blocks, mask of the sources at exactly that
+depth), deepest first, without sources at depth 0.
+"""
+
+from __future__ import annotations
+
+from router.hashing import PrefixChain
+from router.holdings import Table
+
+Depth = tuple[int, int]
+
+
+def contiguous(chain: PrefixChain, table: Table, mask: int) -> list[Depth]:
+    """Every block from the start. Hashes at most twice as deep as the deepest source of `mask` goes."""
+    found: list[Depth] = []
+    holders = table.get
+    depth = 0
+    while mask and chain.grow():
+        hashes = chain.hashes
+        for position in range(depth, len(hashes)):
+            still = mask & holders(hashes[position], 0)
+            if still != mask:
+                if position:
+                    found.append((position, mask ^ still))
+                mask = still
+                if not mask:
+                    break
+        depth = len(hashes)
+    if mask and depth:
+        found.append((depth, mask))
+    found.reverse()
+    return found
+
+
+def ending_in_run(hashes: list[int], depths: list[Depth], table: Table, span: int) -> list[Depth]:
+    """The deepest end, at most at `depths`, of `span` blocks in a row that the source holds in `table`.
+
+    A run that reaches back to the prompt's start counts at any length. With a span of 1 this is a recurrent
+    state at exactly that block.
+    """
+    arriving = dict(depths)
+    found: list[Depth] = []
+    runs: list[Depth] = []
+    idle = 0
+    holders = table.get
+    for depth in range(depths[0][0] if depths else 0, 0, -1):
+        idle |= arriving.pop(depth, 0)
+        held = holders(hashes[depth - 1], 0)
+        if runs:
+            runs, idle = _extend(runs, held, idle, depth, span, found)
+        if started := idle & held:
+            idle ^= started
+            (runs if span > 1 else found).append((depth, started))
+        if not (idle or runs or arriving):
+            break
+    return _merged(found + runs)
+
+
+def _extend(
+    runs: list[Depth], held: int, idle: int, depth: int, span: int, found: list[Depth]
+) -> tuple[list[Depth], int]:
+    """Carry each run (its end, its sources) one block towards the start; who breaks off is idle again."""
+    going: list[Depth] = []
+    for end, members in runs:
+        still = members & held
+        idle |= members ^ still
+        if still:
+            (found if end - depth + 1 >= span else going).append((end, still))
+    return going, idle
+
+
+def _merged(found: list[Depth]) -> list[Depth]:
+    by_depth: dict[int, int] = {}
+    for depth, members in found:
+        by_depth[depth] = by_depth.get(depth, 0) | members
+    return sorted(by_depth.items(), reverse=True)
+
+
+def satisfying_all(hashes: list[int], depths: list[Depth], classes: list[tuple[Table, int]]) -> list[Depth]:
+    """The deepest common end over several (table, span) classes."""
+    if len(classes) == 1:
+        return ending_in_run(hashes, depths, *classes[0])
+    found: list[Depth] = []
+    for depth, members in depths:
+        while members:
+            bit = members & -members
+            members ^= bit
+            end = _common_end(hashes, depth, bit, classes)
+            if end:
+                found.append((end, bit))
+    return _merged(found)
+
+
+def _common_end(hashes: list[int], depth: int, bit: int, classes: list[tuple[Table, int]]) -> int:
+    while depth:
+        before = depth
+        for table, span in classes:
+            ends = ending_in_run(hashes, [(depth, bit)], table, span)
+            depth = ends[0][0] if ends else 0
+        if depth == before:
+            break
+    return depth

@@ -1,0 +1,324 @@
+"""The prefix index: which worker holds how much of a prompt.
+
+Events name blocks by the engine's own hashes; requests bring tokens. Both are mapped to the router's prefix
+hashes (`hashing`), so one table per kind of KV group answers for all workers at once: prefix hash -> bit mask
+of sources. A lookup walks a prompt's chain and ANDs the masks; it stops, and stops hashing, where the last
+worker drops out, so holes in a worker's chain are honoured exactly.
+
+A hit on a hybrid model needs every group: the deepest block where attention is contiguous and each state
+group holds that very block (or, for a sliding window, the window's last blocks).
+
+A source that is cleared or removed gets a new bit, which voids its marks at once; they are swept later, a few
+with each applied event.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
+from router.hashing import PrefixChain, PrefixHasher, extend_hashes
+from router.hits import Depth, contiguous, satisfying_all
+from router.holdings import (
+    ATTENTION,
+    Demand,
+    Group,
+    GroupClass,
+    LostLife,
+    Rule,
+    Source,
+    Table,
+    unset,
+)
+from router.messages import TokenIds, WorkerKey
+
+_MAX_SIZES = 4
+"""Block sizes believed of one source; each costs every lookup a chain of its own."""
+_SWEEP_STRIDE = 64
+_EVICTION_SHARE = 64
+
+
+class IndexStats(msgspec.Struct):
+    """Counters since the start, and sizes now."""
+
+    blocks: int = 0
+    """(source, group, block) entries; what the cap bounds."""
+    prefixes: int = 0
+    sources: int = 0
+    swept_later: int = 0
+    """Entries of lost lives that still wait for the sweep."""
+    stored: int = 0
+    removed: int = 0
+    repeats: int = 0
+    """Stores of a block that the group held already."""
+    orphans: int = 0
+    """Blocks left out because nothing told which prefix they continue."""
+    unplaced: int = 0
+    """State blocks that no attention event has named yet."""
+    unknown_removed: int = 0
+    other_tier: int = 0
+    """Events about host memory or storage."""
+    odd_sizes: int = 0
+    """Stores left out because of their block size."""
+    clears: int = 0
+    evictions: int = 0
+    """Entries given up for the memory cap."""
+
+
+class PrefixIndex:
+    """Blocks by prefix for any number of sources. Not thread-safe; no call blocks."""
+
+    def __init__(self, hasher: PrefixHasher, max_blocks: int = 4_000_000) -> None:
+        """`max_blocks` bounds the entries (about 250 bytes each)."""
+        self._hasher = hasher
+        self._max_blocks = max_blocks
+        self._attention: Table = {}
+        self._tables: dict[Demand, Table] = {ATTENTION: self._attention}
+        self._owners: list[Source | None] = []
+        """Source by bit number; None while the bit's last life is being swept or the bit is free."""
+        self._free: list[int] = []
+        self._sizes: dict[int, int] = {}
+        """Block size -> mask of the sources that have announced it."""
+        self._rules: dict[Rule, int] = {}
+        """State classes -> mask of the sources with exactly these."""
+        self._lost: deque[LostLife] = deque()
+        self._sources: set[Source] = set()
+        self._blocks = 0
+        self._counts = IndexStats()
+
+    def open(self, key: WorkerKey) -> Source:
+        """Begin a source; the handle goes to `apply`, `clear` and `close`."""
+        source = Source(key, self._new_bit())
+        self._adopt(source)
+        self._sources.add(source)
+        return source
+
+    def close(self, source: Source) -> None:
+        """Forget a source and all that it holds, at once."""
+        self._sources.discard(source)
+        self._retire(source)
+
+    def clear(self, source: Source) -> None:
+        """The source holds nothing now; it goes on."""
+        self._counts.clears += 1
+        if source.groups:
+            self._retire(source)
+            source.begin(self._new_bit())
+            self._adopt(source)
+
+    def apply(self, source: Source, events: Iterable[KvEvent]) -> None:
+        """Take in events in the order they were published."""
+        for event in events:
+            if isinstance(event, BlockStored):
+                self._store(source, event)
+            elif isinstance(event, BlockRemoved):
+                self._remove(source, event)
+            elif isinstance(event, AllBlocksCleared):
+                self.clear(source)
+            if self._lost:
+                self.sweep(_SWEEP_STRIDE)
+        if self._blocks > self._max_blocks:
+            self._evict()
+
+    def find(
+        self, tokens: TokenIds, cache_salt: str | None = None, lora: str | None = None
+    ) -> dict[Source, int]:
+        """Usable cached tokens of a prompt by source; sources without any are absent.
+
+        At most the whole blocks of all tokens but the last, which an engine always computes.
+        """
+        found: dict[Source, int] = {}
+        root = self._hasher.root(cache_salt, lora)
+        for block_size, mask in self._sizes.items():
+            limit = (len(tokens) - 1) // block_size
+            if limit < 1 or not mask:
+                continue
+            chain = PrefixChain(tokens, block_size, root, limit)
+            for depth, members in self._usable(chain, block_size, mask):
+                usable = depth * block_size
+                for source in self._members(members):
+                    if usable > found.get(source, 0):
+                        found[source] = usable
+        return found
+
+    def sweep(self, budget: int) -> None:
+        """Clear up to `budget` marks of lost lives."""
+        while self._lost and budget > 0:
+            life = self._lost[0]
+            budget -= life.sweep(budget)
+            if not life.size:
+                self._lost.popleft()
+                self._free.append(life.bit)
+
+    def stats(self) -> IndexStats:
+        """A copy of the counters with the sizes of now."""
+        return msgspec.structs.replace(
+            self._counts,
+            blocks=self._blocks,
+            prefixes=len(self._attention),
+            sources=len(self._sources),
+            swept_later=sum(life.size for life in self._lost),
+            unplaced=sum(len(source.waiting) for source in self._sources),
+        )
+
+    # Lives
+
+    def _new_bit(self) -> int:
+        if self._free:
+            return self._free.pop()
+        self._owners.append(None)
+        return 1 << (len(self._owners) - 1)
+
+    def _adopt(self, source: Source) -> None:
+        self._owners[source.bit.bit_length() - 1] = source
+        self._follow(source)
+
+    def _follow(self, source: Source) -> None:
+        self._rules[source.rule] = self._rules.get(source.rule, 0) | source.bit
+
+    def _retire(self, source: Source) -> None:
+        bit = source.bit
+        self._owners[bit.bit_length() - 1] = None
+        for block_size in source.sizes:
+            unset(self._sizes, block_size, bit)
+        unset(self._rules, source.rule, bit)
+        self._blocks -= source.blocks
+        self._lost.append(LostLife(source))
+        self.sweep(1)
+
+    # Events
+
+    def _group(self, source: Source, event: BlockStored) -> Group:
+        known = source.groups.get(event.group)
+        if known is not None:
+            return known
+        demand = Demand(event.kind, event.window, event.block_size if event.window else 0)
+        group_class = source.classes.get(demand)
+        if group_class is None:
+            unset(self._rules, source.rule, source.bit)
+            table = self._tables.setdefault(demand, {})
+            group_class = source.classes[demand] = GroupClass(demand, table)
+            self._follow(source)
+        return source.add_group(event.group, group_class)
+
+    def _store(self, source: Source, event: BlockStored) -> None:
+        if event.kind is GroupKind.IGNORED:
+            return
+        if not event.on_device:
+            self._counts.other_tier += 1
+            return
+        group = self._group(source, event)
+        count = len(event.block_hashes)
+        if (
+            group.group_class.demand.kind is GroupKind.STATE
+            or len(event.token_ids) != 4 * count * event.block_size
+        ):
+            self._store_by_value(source, group, event.block_hashes)
+        elif count:
+            self._store_chain(source, group, event)
+
+    def _store_by_value(self, source: Source, group: Group, blocks: Sequence[EngineHash]) -> None:
+        """Blocks whose place in the prompt only another group's event can tell."""
+        before = source.blocks
+        for block in blocks:
+            if block in group.held:
+                self._repeat(group, block)
+                continue
+            prefix = source.prefix_of(block)
+            if prefix is None and group.group_class.demand.kind is GroupKind.ATTENTION:
+                self._counts.orphans += 1
+                continue
+            source.hold(group, block, prefix)
+        self._count_stored(source.blocks - before)
+
+    def _store_chain(self, source: Source, group: Group, event: BlockStored) -> None:
+        """An attention group's blocks, one after another from `event.parent` on."""
+        blocks = event.block_hashes
+        if event.parent is None:
+            root: int | None = self._hasher.root(event.cache_salt, event.lora)
+        else:
+            root = source.prefix_of(event.parent)
+        if root is None:
+            self._counts.orphans += len(blocks)
+            return
+        if not self._learn_size(source, event.block_size):
+            self._counts.odd_sizes += 1
+            return
+        prefixes = extend_hashes(root, event.token_ids, event.block_size, event.extras)
+        before = source.blocks
+        held = group.held
+        for block, prefix in zip(blocks, prefixes, strict=True):
+            if block in held:
+                self._repeat(group, block)
+            else:
+                source.hold(group, block, prefix)
+            if block in source.waiting:
+                source.settle(block, prefix)
+        self._count_stored(source.blocks - before)
+
+    def _repeat(self, group: Group, block: EngineHash) -> None:
+        group.repeats[block] = group.repeats.get(block, 0) + 1
+        self._counts.repeats += 1
+
+    def _count_stored(self, fresh: int) -> None:
+        self._blocks += fresh
+        self._counts.stored += fresh
+
+    def _learn_size(self, source: Source, block_size: int) -> bool:
+        if block_size in source.sizes:
+            return True
+        if block_size < 1 or len(source.sizes) >= _MAX_SIZES:
+            return False
+        source.sizes.add(block_size)
+        self._sizes[block_size] = self._sizes.get(block_size, 0) | source.bit
+        return True
+
+    def _remove(self, source: Source, event: BlockRemoved) -> None:
+        if not event.on_device:
+            self._counts.other_tier += 1
+            return
+        group = source.groups.get(event.group)
+        before = source.blocks
+        for block in event.block_hashes:
+            if group is not None and source.release(group, block):
+                self._counts.removed += 1
+            else:
+                self._counts.unknown_removed += 1
+        self._blocks -= before - source.blocks
+
+    def _evict(self) -> None:
+        """Give up the newest entries of the fullest source: tails, so that shared heads stay usable."""
+        target = self._max_blocks - self._max_blocks // _EVICTION_SHARE
+        while self._blocks > target:
+            source = max(self._sources, key=lambda candidate: candidate.blocks)
+            group = max(source.groups.values(), key=lambda candidate: len(candidate.held))
+            newest = list(islice(reversed(group.held), self._blocks - target))
+            for block in newest:
+                source.forget(group, block)
+            self._blocks -= len(newest)
+            self._counts.evictions += len(newest)
+
+    # Lookup
+
+    def _usable(self, chain: PrefixChain, block_size: int, mask: int) -> list[Depth]:
+        depths = contiguous(chain, self._attention, mask)
+        usable: list[Depth] = []
+        for rule, followers in self._rules.items():
+            theirs = [(depth, held) for depth, members in depths if (held := members & followers)]
+            if theirs and rule:
+                classes = [(self._tables[demand], demand.span(block_size)) for demand in rule]
+                theirs = satisfying_all(chain.hashes, theirs, classes)
+            usable += theirs
+        return usable
+
+    def _members(self, mask: int) -> Iterator[Source]:
+        while mask:
+            low = mask & -mask
+            mask ^= low
+            source = self._owners[low.bit_length() - 1]
+            if source is not None:
+                yield source

@@ -1,0 +1,238 @@
+"""The router: value messages in, placements out. Not thread-safe; no call blocks or awaits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from random import Random
+
+import msgspec
+
+from router.cost import CostConstants, CostModel
+from router.events import KvEvent
+from router.hashing import PrefixHasher
+from router.index import IndexStats, PrefixIndex
+from router.load import LoadBook, OverlapCounts
+from router.messages import (
+    FirstToken,
+    NoWorkerError,
+    Placement,
+    Release,
+    RouteRequest,
+    WorkerInfo,
+    WorkerKey,
+)
+from router.policy import Target, make_policy
+
+
+class TargetStats(msgspec.Struct, frozen=True):
+    """One worker rank, for metrics."""
+
+    key: WorkerKey
+    available: bool
+    sequences: int
+    waiting: int
+    queued_tokens: int
+    context_tokens: int
+    indexed_blocks: int
+
+
+class RouterStats(msgspec.Struct, frozen=True):
+    """What `Router.snapshot_stats` gives."""
+
+    policy: str
+    routed: int
+    refused: int
+    """Requests without an eligible worker."""
+    open_reservations: int
+    ignored_releases: int
+    """First tokens and releases of reservations that were not open."""
+    ignored_events: int
+    """Event batches and clears of ranks that were not known."""
+    overlap: OverlapCounts
+    index: IndexStats
+    targets: list[TargetStats]
+
+
+class _Worker:
+    __slots__ = ("available", "info", "targets")
+
+    def __init__(self, info: WorkerInfo, targets: list[Target]) -> None:
+        self.info = info
+        self.targets = targets
+        self.available = True
+
+
+class Router:
+    """Chooses a worker rank for each prompt and accounts for it until it is released."""
+
+    def __init__(
+        self,
+        policy: str = "kv",
+        seed: int | None = None,
+        *,
+        costs: CostConstants | None = None,
+        max_blocks: int = 4_000_000,
+    ) -> None:
+        """`seed` fixes the prefix hashes and the random choices; leave it out in production.
+
+        `max_blocks` bounds the prefix index (about 250 bytes an entry). Raises ValueError on an unknown
+        policy.
+        """
+        seed = secrets.randbits(64) if seed is None else seed
+        self._random = Random(seed)
+        self._policy_name = policy
+        self._policy = make_policy(policy, CostModel(costs or CostConstants()), self._random)
+        self._index = PrefixIndex(PrefixHasher(seed), max_blocks)
+        self._loads = LoadBook()
+        self._workers: dict[str, _Worker] = {}
+        self._targets: dict[WorkerKey, Target] = {}
+        self._serving: dict[tuple[str, str], list[Target]] = {}
+        """Available targets by (model, role), filled on demand; emptied when the fleet changes."""
+        self._routed = 0
+        self._refused = 0
+        self._ignored_events = 0
+
+    def add_worker(self, info: WorkerInfo) -> None:
+        """Make a worker eligible. A worker of that name is replaced: its blocks are forgotten."""
+        self.remove_worker(info.worker)
+        targets = []
+        for rank in range(info.dp_ranks):
+            key = WorkerKey(info.worker, rank)
+            target = Target(
+                info, key, self._loads.load_of(key), self._index.open(key), last_used=-self._random.random()
+            )
+            self._targets[key] = target
+            targets.append(target)
+        self._workers[info.worker] = _Worker(info, targets)
+        self._serving.clear()
+
+    def remove_worker(self, name: str) -> None:
+        """Forget a worker and its blocks at once; its open reservations stay releasable. Unknown is fine."""
+        worker = self._workers.pop(name, None)
+        if worker is None:
+            return
+        for target in worker.targets:
+            del self._targets[target.key]
+            self._index.close(target.source)
+            self._loads.drop(target.key)
+        self._serving.clear()
+
+    def set_available(self, name: str, available: bool) -> None:
+        """Health: an unavailable worker gets no requests and keeps its blocks. Unknown is fine."""
+        worker = self._workers.get(name)
+        if worker is not None and worker.available != available:
+            worker.available = available
+            self._serving.clear()
+
+    def route(self, request: RouteRequest) -> Placement:
+        """Choose a rank and reserve a place on it; raises NoWorkerError."""
+        targets = self._eligible(request)
+        overlaps = self._index.find(request.token_ids, request.cache_salt, request.lora)
+        prompt_tokens = len(request.token_ids)
+        target = self._policy.choose(targets, overlaps, prompt_tokens)
+        self._routed += 1
+        target.last_used = self._routed
+        overlap = overlaps.get(target.source, 0)
+        best = max(overlaps.get(other.source, 0) for other in targets) if overlaps else 0
+        return Placement(
+            reservation=self._loads.reserve(target.load, prompt_tokens, overlap),
+            target=target.key,
+            overlap_tokens=overlap,
+            best_overlap_tokens=best,
+        )
+
+    def first_token(self, message: FirstToken) -> None:
+        """The prefill of a reservation is over."""
+        self._loads.first_token(message.reservation, message.cached_tokens)
+
+    def release(self, message: Release) -> None:
+        """A reservation is over. A second release is counted and ignored."""
+        self._loads.release(message.reservation, message.cached_tokens)
+
+    def apply(self, key: WorkerKey, events: Iterable[KvEvent]) -> None:
+        """Take in a rank's KV events in the order of publication. An unknown rank's are only counted."""
+        target = self._targets.get(key)
+        if target is None:
+            self._ignored_events += 1
+        else:
+            self._index.apply(target.source, events)
+
+    def clear(self, key: WorkerKey) -> None:
+        """The rank holds nothing now (restart, lost track)."""
+        target = self._targets.get(key)
+        if target is None:
+            self._ignored_events += 1
+        else:
+            self._index.clear(target.source)
+
+    def snapshot_stats(self) -> RouterStats:
+        """Copies of all counters."""
+        return RouterStats(
+            policy=self._policy_name,
+            routed=self._routed,
+            refused=self._refused,
+            open_reservations=self._loads.open_reservations,
+            ignored_releases=self._loads.ignored,
+            ignored_events=self._ignored_events,
+            overlap=msgspec.structs.replace(self._loads.overlap),
+            index=self._index.stats(),
+            targets=[
+                _target_stats(target, worker.available)
+                for worker in self._workers.values()
+                for target in worker.targets
+            ],
+        )
+
+    def _eligible(self, request: RouteRequest) -> Sequence[Target]:
+        targets: Sequence[Target] = self._available(request.model, request.role)
+        if request.exclude:
+            targets = [target for target in targets if target.key.worker not in request.exclude]
+        if not targets:
+            self._refused += 1
+            raise NoWorkerError(self._reasons(request))
+        return [target for target in targets if target.load.sequences < target.capacity] or targets
+
+    def _available(self, model: str, role: str) -> list[Target]:
+        targets = self._serving.get((model, role))
+        if targets is None:
+            targets = [
+                target
+                for worker in self._workers.values()
+                if worker.available and worker.info.role == role and model in worker.info.models
+                for target in worker.targets
+            ]
+            if targets:
+                self._serving[model, role] = targets
+        return targets
+
+    def _reasons(self, request: RouteRequest) -> str:
+        if not self._workers:
+            return "there are no workers"
+        return "; ".join(f"{name}: {_reason(worker, request)}" for name, worker in self._workers.items())
+
+
+def _reason(worker: _Worker, request: RouteRequest) -> str:
+    """Why a worker that was left out was left out."""
+    if request.model not in worker.info.models:
+        return f"does not serve {request.model!r}"
+    if worker.info.role != request.role:
+        return f"its role is {worker.info.role!r}, not {request.role!r}"
+    if not worker.available:
+        return "not available"
+    if worker.info.worker in request.exclude:
+        return "failed this request already"
+    return "has no ranks"
+
+
+def _target_stats(target: Target, available: bool) -> TargetStats:
+    load = target.load
+    return TargetStats(
+        key=target.key,
+        available=available,
+        sequences=load.sequences,
+        waiting=load.waiting,
+        queued_tokens=load.queued_tokens,
+        context_tokens=load.context_tokens,
+        indexed_blocks=target.source.blocks,
+    )
