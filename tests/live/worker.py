@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.live.processes import Child, free_ports
+from loadtests.processes import Child, free_ports
 
 MODEL = "moonshotai/Kimi-K3"
 BLOCK = 32
@@ -73,7 +73,12 @@ class LiveWorker:
             "kv-events-config": json.dumps(events),
             "logits-processors": "scripted_lp:Scripted",
         }
-        flags = ["enforce-eager", "enable-prefix-caching", "skip-tokenizer-init", "enable-prompt-tokens-details"]
+        flags = [
+            "enforce-eager",
+            "enable-prefix-caching",
+            "skip-tokenizer-init",
+            "enable-prompt-tokens-details",
+        ]
         if scale_out:
             flags.append("enable-scale-out")
         command = [str(home / "venv/bin/python"), "-m", "vllm.entrypoints.openai.api_server"]

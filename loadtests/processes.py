@@ -1,8 +1,10 @@
-"""Child processes of the live lane: started in their own group, waited for with a limit, ended by their own id."""
+"""Child processes of load and live tests: in a group of their own, waited for with a limit, ended by id."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,10 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 LOG_TAIL_LINES = 40
+PROJECT_ENV = "KVGATEWAY_"
 
 
-class LiveFailure(AssertionError):
-    """A step of the live lane did not happen in time; the text carries the end of the log."""
+class ProcessFailedError(AssertionError):
+    """Something did not happen in time; the text carries the end of the log."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -30,31 +33,44 @@ def free_ports(count: int) -> list[int]:
 
 
 def wait_until(what: str, check: Callable[[], object], seconds: float, every: float = 0.2) -> None:
-    """Poll `check` until it is true; past `seconds` a LiveFailure names `what` and the last answer."""
+    """Poll `check` until it is true; past `seconds` a ProcessFailedError names `what` and the last answer."""
     deadline = time.monotonic() + seconds
     while not (answer := check()):
         if time.monotonic() > deadline:
-            raise LiveFailure(f"not within {seconds:.0f} s: {what} (last answer: {answer!r})")
+            raise ProcessFailedError(f"not within {seconds:.0f} s: {what} (last answer: {answer!r})")
         time.sleep(every)
+
+
+def pinned(command: Sequence[str], core: int | None) -> list[str]:
+    """The command on one core, where there are several and `taskset` is there."""
+    if core is None or len(os.sched_getaffinity(0)) < 2 or shutil.which("taskset") is None:
+        return list(command)
+    cores = sorted(os.sched_getaffinity(0))
+    return ["taskset", "-c", str(cores[core % len(cores)]), *command]
 
 
 class Child:
     """One process group of ours. `start` may be called again after the group ended."""
 
-    def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path
+    ) -> None:
+        """`env` is added to this process's environment less the gateway's own settings."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(PROJECT_ENV)}
         self.name = name
         self.command = list(command)
-        self.env = {**os.environ, **env}
+        self.env = {**inherited, **env}
         self.cwd = cwd
         self.log = log
         self._popen: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
-        return f"Child({self.name}, pid={self.pid}, alive={self.alive})"
+        return f"Child({self.name}, pid={self._popen and self._popen.pid}, alive={self.alive})"
 
     @property
-    def pid(self) -> int | None:
-        return self._popen.pid if self._popen else None
+    def pid(self) -> int:
+        assert self._popen is not None, f"{self.name} was not started"
+        return self._popen.pid
 
     @property
     def alive(self) -> bool:
@@ -82,29 +98,27 @@ class Child:
         """Wait for `check`; a child that ends meanwhile, or takes too long, fails with its log."""
         try:
             wait_until(f"{self.name} answers", lambda: check() or not self.alive, seconds)
-        except LiveFailure as error:
-            raise LiveFailure(f"{error}\n{self.tail()}") from None
+        except ProcessFailedError as error:
+            raise ProcessFailedError(f"{error}\n{self.tail()}") from None
         if not self.alive:
-            assert self._popen is not None
-            raise LiveFailure(f"{self.name} ended with {self._popen.returncode} while starting\n{self.tail()}")
+            code = self._popen.returncode if self._popen else None
+            raise ProcessFailedError(f"{self.name} ended with {code} while starting\n{self.tail()}")
 
     def kill(self) -> None:
         """SIGKILL to the whole group, as a node failure would; returns when the leader is gone."""
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(signal.SIGKILL, 10.0)
 
     def stop(self, seconds: float = 10.0) -> None:
         """SIGTERM, then SIGKILL for what is left of the group."""
         if self.alive:
             self._signal_group(signal.SIGTERM, seconds)
-        self._signal_group(signal.SIGKILL)
+        self._signal_group(signal.SIGKILL, 10.0)
 
-    def _signal_group(self, sig: signal.Signals, seconds: float = 10.0) -> None:
+    def _signal_group(self, sig: signal.Signals, seconds: float) -> None:
         if self._popen is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._popen.pid, sig)
-        except ProcessLookupError:
-            pass
         try:
             self._popen.wait(seconds)
         except subprocess.TimeoutExpired:

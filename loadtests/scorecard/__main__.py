@@ -1,0 +1,48 @@
+"""`python -m loadtests.scorecard [NAME ...] [--quick|--full]`: one JSON line a measurement on stdout.
+
+Exit status: 0 all hold, 1 some do not, 2 wrong command line, 3 some could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from loadtests.peers import peers_dir
+from loadtests.scorecard.entries import ENTRIES
+from loadtests.scorecard.evaluate import exit_code
+from loadtests.scorecard.run import FULL, QUICK, run_scorecard
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    names = [entry.name for entry in ENTRIES]
+    if unknown := [name for name in options.names if name not in names]:
+        parser.error(f"no entry {', '.join(unknown)}; there are {', '.join(names)}")
+    if options.list:
+        for entry in ENTRIES:
+            print(f"{entry.name}: {entry.quantity} at most {entry.target} x {entry.peer}, {entry.phase.what}")
+        return 0
+    wanted = [entry for entry in ENTRIES if not options.names or entry.name in options.names]
+    measurements = run_scorecard(wanted, FULL if options.full else QUICK, peers_dir())
+    for measurement in measurements:
+        print(msgspec.json.encode(measurement).decode())
+    return exit_code(measurements)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="loadtests.scorecard", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="entries to measure; all when none is named")
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--quick", action="store_true", help=f"{QUICK.repetitions} repetitions (the default)")
+    effort.add_argument("--full", action="store_true", help=f"{FULL.repetitions} repetitions")
+    parser.add_argument("--list", action="store_true", help="say what each entry means and stop")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
