@@ -1,5 +1,5 @@
 FROM python:3.11-slim AS build
-RUN pip install --no-cache-dir uv
+RUN pip install --no-cache-dir uv==0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/kvgateway \
     UV_PYTHON_DOWNLOADS=never \
     UV_COMPILE_BYTECODE=1 \

@@ -45,3 +45,32 @@ data = [file.name for file in small.iterdir() if file.name.endswith(".model")]
 assert data, "the small vocabulary is not in the package"
 print("package data:", *data)
 CHECK
+
+read -r port admin_port < <(python3 - <<'PORTS'
+import socket
+
+sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(opened.getsockname()[1] for opened in sockets))
+PORTS
+)
+run+=("KVGATEWAY_PORT=$port" "KVGATEWAY_ADMIN_PORT=$admin_port")
+"${run[@]}" kvgateway serve &
+server=$!
+# The image's own health check, read out of the Dockerfile.
+health=$(sed -n '/^HEALTHCHECK/{n;s/^ *CMD //p}' "$work/Dockerfile")
+"${run[@]}" python - "$health" <<'CHECK'
+import json, subprocess, sys, time
+
+command = json.loads(sys.argv[1])
+deadline = time.monotonic() + 20
+while (status := subprocess.run(command, stderr=subprocess.DEVNULL).returncode) and time.monotonic() < deadline:
+    time.sleep(0.1)
+print("health check:", status)
+sys.exit(status)
+CHECK
+kill -TERM "$server"
+status=0
+wait "$server" || status=$?
+server=
+echo "exit code after SIGTERM: $status"
+exit $status
