@@ -62,6 +62,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._received = False
         self._paused = False
+        self._keep_alive = False
 
     def send(self, head: bytes, body: Sequence[bytes], receiver: ResponseReceiver) -> None:
         """Start an exchange; `body` pieces are written as they are."""
@@ -69,7 +70,7 @@ class HttpConnection(asyncio.Protocol):
         self._receiver = receiver
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
-        self._received = False
+        self._received = self._keep_alive = False
         self._transport.writelines((head, *body))
 
     def pause(self) -> None:
@@ -106,7 +107,7 @@ class HttpConnection(asyncio.Protocol):
             return
         receiver.on_read_end()
         if self._receiver is None:
-            self._recycle(parser)
+            self._recycle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -128,15 +129,17 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         receiver, self._receiver = self._receiver, None
+        # Only within this callback does the parser know it.
+        self._keep_alive = self._parser is not None and self._parser.should_keep_alive()
         if receiver is not None:
             receiver.on_complete()
 
-    def _recycle(self, parser: httptools.HttpResponseParser) -> None:
+    def _recycle(self) -> None:
         self._parser = None
         if self._transport is None or self._transport.is_closing():
             return
         self.resume()
-        if parser.should_keep_alive():
+        if self._keep_alive:
             self._pool.give_back(self)
         else:
             self._transport.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,7 +27,7 @@ class _ErrorDetail(msgspec.Struct):
 
 class _ErrorBody(msgspec.Struct):
     error: _ErrorDetail | str | None = None
-    detail: msgspec.Raw | None = None
+    detail: Any = None
 
 
 class Exchange:
@@ -188,7 +189,7 @@ def engine_error(status: int, body: bytes) -> EngineError:
         elif parsed.error is not None:
             message = parsed.error
         elif parsed.detail is not None:
-            message = bytes(parsed.detail).decode("utf-8", "replace")
+            message = str(parsed.detail)
     message = message[:MAX_ERROR_MESSAGE_CHARS] or f"the worker answered {status}"
     return EngineError(message, status=status, param=param, retryable=status >= 500 or status == 429)
 

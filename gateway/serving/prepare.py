@@ -15,8 +15,7 @@ from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
 from gateway.serving.request import Fields
 from gateway.serving.stops import StopMatcher
-from gateway.tokens.detokenizer import IncrementalDetokenizer
-from gateway.tokens.tokenizer import EncodedPrompt, Tokenizer
+from gateway.tokens.tokenizer import EncodedPrompt, Tokenizer, TokenizerError
 from parsers.base import Chat, FormatError, ModelFormat, OutputOptions, OutputParser, Segment
 
 OFF_LOOP_CHARS = 16_000
@@ -96,7 +95,7 @@ class Preparer:
         return create
 
     def _parser(self, prepared: Prepared) -> OutputParser:
-        detokenizer = IncrementalDetokenizer(self._tokenizer)
+        detokenizer = self._tokenizer.detokenizer()
         if prepared.options is None:
             return self._plain.parser(OutputOptions(thinking=False), detokenizer)
         return self._format.parser(prepared.options, detokenizer)
@@ -118,14 +117,10 @@ class Preparer:
             prompt = None
         if prompt is None:
             raise bad_request("`prompt` must be one prompt; lists of several are not supported.", "prompt")
-        self._check_ids(prompt)
-        return EncodedPrompt.from_ids(prompt)
-
-    def _check_ids(self, ids: Sequence[int]) -> None:
-        size = self._tokenizer.vocabulary.size
-        if ids and not (min(ids) >= 0 and max(ids) < size):
-            wrong = next(i for i in ids if not 0 <= i < size)
-            raise bad_request(f"`prompt` holds the token id {wrong}, which is out of vocabulary.", "prompt")
+        try:
+            return self._tokenizer.prompt_of_ids(prompt)
+        except TokenizerError as error:
+            raise bad_request(f"`prompt`: {error}.", "prompt") from None
 
     def _job(
         self,
