@@ -70,7 +70,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     context_length: Annotated[
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
     ] = 1_048_576
-    policy: Annotated[str, Meta(description="How a worker is chosen")] = "kv"
+    policy: Annotated[
+        str, Meta(description="How a worker is chosen: kv, least_loaded, power_of_two, round_robin or random")
+    ] = "kv"
     drain_seconds: Annotated[
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0

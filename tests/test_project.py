@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway.settings import settings_fields
+from gateway.settings.sources import OTHER_ENV
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -116,6 +117,19 @@ def test_the_operations_page_lists_every_setting() -> None:
     assert table.with_tables(page) == page, "run scripts/settings_table.py"
     for field in settings_fields().values():
         assert f"`{field.env}`" in page
+
+
+def test_every_variable_in_the_project_is_a_setting_or_listed_as_none() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    for name in OTHER_ENV:
+        assert f"`{name}`" in page
+    known = OTHER_ENV | {field.env for field in settings_fields().values()}
+    own_tests = ROOT / "tests" / "gateway" / "test_config.py"  # of wrong names too
+    folders = ("gateway", "router", "parsers", "simulator", "loadtests", "scripts", "deploy", "tests")
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*")):
+        if path.suffix in (".py", ".sh", ".yaml", ".toml") and path != own_tests:
+            for name in re.findall(r"\bKVGATEWAY_[A-Z0-9_]*[A-Z0-9]\b", path.read_text()):
+                assert name in known, f"{path.relative_to(ROOT)} uses {name}"
 
 
 def test_the_changelog_has_the_version(project: dict[str, Any]) -> None:

@@ -15,8 +15,10 @@ from gateway.settings.fields import ENV_PREFIX, WORKERS, settings_fields
 from gateway.settings.toml_lines import Path, key_lines
 
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
-# Variables of the tests; an engineer may have them set for good.
-_TEST_ENV = frozenset(ENV_PREFIX + name for name in ("K3_TOKENIZER", "LIVE_CACHE", "SHARED"))
+OTHER_ENV = frozenset(
+    ENV_PREFIX + name for name in ("CONFIG", "K3_TOKENIZER", "LIVE_CACHE", "PEERS", "SHARED")
+)
+"""Variables that are not settings: the file's name, and what tests and load tests read."""
 
 # Kubernetes gives each container variables for each Service of its namespace. One that is named like the
 # gateway gives KVGATEWAY_PORT=tcp://..., which is not the port setting.
@@ -105,7 +107,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Raw]:
 def _is_setting(name: str, value: str) -> bool:
     if not name.startswith(ENV_PREFIX) or not value:
         return False
-    if name == CONFIG_ENV or name in _TEST_ENV:
+    if name in OTHER_ENV:
         return False
     return not (_SERVICE_LINK_NAME.search(name) or _SERVICE_LINK_VALUE.match(value))
 
