@@ -1,0 +1,123 @@
+"""Command line of one simulated worker: `python -m simulator`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+
+import uvloop
+import zmq
+from aiohttp import web
+
+from simulator.publisher import EventPublisher
+from simulator.server import Worker
+from simulator.settings import SimulatorSettings
+from simulator.tokens import Tokens
+
+DEFAULTS = SimulatorSettings()
+SHUTDOWN_SECONDS = 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the worker's options; each one is a field of `SimulatorSettings`."""
+
+    def option(flag: str, kind: type, text: str, metavar: str) -> None:
+        default = getattr(DEFAULTS, flag.removeprefix("--").replace("-", "_"))
+        shown = "" if default is None else f" (default {default})"
+        parser.add_argument(flag, type=kind, default=default, help=text + shown, metavar=metavar)
+
+    option("--name", str, "what the worker calls itself in its log", "NAME")
+    option("--host", str, "address to listen on", "HOST")
+    option("--port", int, "HTTP port; 0 takes a free one", "PORT")
+    option("--model", str, "model name to serve", "NAME")
+    option("--model-format", str, "format of prompts and outputs", "NAME")
+    option(
+        "--tokenizer", str, "directory with a tiktoken.model; without it the small one in the package", "DIR"
+    )
+    option("--block-size", int, "tokens in a KV block", "TOKENS")
+    option("--num-blocks", int, "KV blocks of the pool", "N")
+    option("--max-model-len", int, "largest prompt and output together; without it what fits", "TOKENS")
+    option("--max-num-seqs", int, "sequences that run at once", "N")
+    option("--max-num-batched-tokens", int, "prompt tokens of one prefill step", "TOKENS")
+    option("--prefill-seconds-per-token", float, "time to compute one uncached prompt token", "SECONDS")
+    option("--decode-seconds-per-step", float, "time of one decode step", "SECONDS")
+    option("--tokens-per-step", int, "tokens that one decode step gives", "N")
+    option("--speedup", float, "divides both times", "FACTOR")
+    option("--hash-seed", str, "seed of the block hashes, vLLM's PYTHONHASHSEED", "SEED")
+    option("--kv-events-port", int, "port of the KV event publisher; 0 takes a free one", "PORT")
+    option("--kv-replay-port", int, "port of the KV event replay; 0 takes a free one", "PORT")
+    option("--kv-topic", str, "topic of the KV events", "TOPIC")
+    option("--kv-buffer-steps", int, "event batches kept for replay", "N")
+    option("--keep-alive-seconds", float, "how long an idle connection stays open", "SECONDS")
+    parser.add_argument(
+        "--force-include-usage", action="store_true", help="usage on every chunk of a completions stream"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM. 0 after a stop, 1 when the worker could not start."""
+    settings = SimulatorSettings(
+        **{name: getattr(args, name) for name in SimulatorSettings.__struct_fields__}
+    )
+    try:
+        settings.check()
+        tokens = Tokens.load(settings.model_format, settings.tokenizer)
+    except (KeyError, OSError, ValueError) as error:
+        print(f"simulator {settings.name}: {error!r}", file=sys.stderr)
+        return 1
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(serve(settings, tokens))
+
+
+async def serve(settings: SimulatorSettings, tokens: Tokens) -> int:
+    """The worker's life on the running loop. Signals end it."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    publisher = EventPublisher(settings.kv_topic, settings.kv_buffer_steps)
+    runner: web.AppRunner | None = None
+    try:
+        publisher.start(settings.host, settings.kv_events_port, settings.kv_replay_port)
+        runner = await start_http(Worker(settings, tokens, publisher), settings)
+        print(_ready_line(settings, runner, publisher), flush=True)
+        await stop.wait()
+    except (OSError, zmq.ZMQError) as error:
+        print(f"simulator {settings.name}: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if runner is not None:
+            await runner.cleanup()
+        await publisher.close()
+    return 0
+
+
+async def start_http(worker: Worker, settings: SimulatorSettings) -> web.AppRunner:
+    """Listen; a client that goes away cancels its handler, which stops the generation. Raises OSError."""
+    runner = web.AppRunner(
+        worker.app(),
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=settings.keep_alive_seconds,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+    )
+    await runner.setup()
+    await web.TCPSite(runner, settings.host, settings.port).start()
+    return runner
+
+
+def _ready_line(settings: SimulatorSettings, runner: web.AppRunner, publisher: EventPublisher) -> str:
+    port = runner.addresses[0][1]
+    return (
+        f"simulator {settings.name}: {settings.model} on http://{settings.host}:{port}, "
+        f"KV events on {publisher.endpoint}, replay on {publisher.replay_endpoint}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `python -m simulator`."""
+    parser = argparse.ArgumentParser(prog="simulator", description="A simulated vLLM worker.")
+    add_arguments(parser)
+    return run(parser.parse_args(argv))

@@ -1,0 +1,97 @@
+"""`POST /v1/completions`: text or token ids in, text out, with ids when asked for."""
+
+from __future__ import annotations
+
+from simulator import errors, replies
+from simulator.engine import Engine, Generation, Step
+from simulator.exchange import Exchange, Planner, new_id, wants_usage
+from simulator.replies import ChoiceText, Json
+from simulator.requests import CompletionBody, prompts_of
+from simulator.tokens import Tokens
+
+
+class CompletionExchange(Exchange):
+    """One completions request: `n` choices for each of its prompts."""
+
+    def __init__(
+        self,
+        body: CompletionBody,
+        engine: Engine,
+        planner: Planner,
+        tokens: Tokens,
+        model: str,
+        header_id: str | None,
+        *,
+        force_usage: bool,
+    ) -> None:
+        """Raises ApiError for a prompt that cannot be served."""
+        prompts = [tokens.encode(one) if isinstance(one, str) else one for one in prompts_of(body)]
+        script = body.vllm_xargs or body.extra_args
+        generations: list[Generation] = []
+        for ids in prompts:
+            if len(ids) >= planner.context_length:
+                raise errors.completion_too_long(planner.context_length)
+            generations += planner.plan(ids, body, script, body.cache_salt, len(generations))
+        super().__init__(engine, generations, sum(map(len, prompts)))
+        self._request = body
+        self._tokens = tokens
+        self._model = model
+        self._id = f"cmpl-{header_id or new_id()}"
+        with_usage, always_usage = wants_usage(body.stream_options)
+        self._with_usage = with_usage or force_usage
+        self._always_usage = always_usage or force_usage
+        self._texts = [
+            ChoiceText(
+                tokens,
+                skip_special=bool(body.skip_special_tokens),
+                logprobs=body.logprobs,
+                ids_as_tokens=bool(body.return_tokens_as_token_ids),
+            )
+            for _ in generations
+        ]
+
+    def chunk(self, step: Step) -> bytes:
+        """One step's event."""
+        first, with_ids = step.start == 0, self._request.return_token_ids
+        choice = replies.completion_chunk_choice(
+            step,
+            self._text(step),
+            self._logprobs(step),
+            step.ids if with_ids else None,
+            step.generation.token_ids if with_ids and first else None,
+        )
+        head = replies.completion_head(self._id, self.created, self._model, [choice])
+        return replies.sse(head | ({"usage": self.usage.counts()} if self._always_usage else {}))
+
+    def usage_chunk(self) -> bytes:
+        """The usage event."""
+        if not self._with_usage:
+            return b""
+        head = replies.completion_head(self._id, self.created, self._model, [])
+        rest = {"usage": self.usage.of_stream(), "system_fingerprint": replies.fingerprint(self._model)}
+        return replies.sse(head | rest)
+
+    def whole(self, steps: list[Step]) -> bytes:
+        """The whole answer."""
+        with_ids = self._request.return_token_ids
+        choices = [
+            replies.completion_choice(
+                step.generation,
+                self._text(step),
+                self._logprobs(step),
+                step.ids if with_ids else None,
+                step.generation.token_ids if with_ids else None,
+            )
+            for step in steps
+        ]
+        head = replies.completion_head(self._id, self.created, self._model, choices)
+        return replies.completion_body(head, self._model, self.usage)
+
+    def _text(self, step: Step) -> str:
+        shown = self._texts[step.generation.index].push(step)
+        if self._request.echo and step.start == 0:
+            return self._tokens.text(step.generation.token_ids) + shown
+        return shown
+
+    def _logprobs(self, step: Step) -> Json | None:
+        return self._texts[step.generation.index].text_logprobs(step.ids)

@@ -1,0 +1,123 @@
+"""One request of either generation endpoint, from the checked body to the bytes that go out."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from simulator import errors, replies
+from simulator.engine import Engine, Generation, Step
+from simulator.output import Limits, Script, plan_output
+from simulator.prompt import read_prompt
+from simulator.replies import Usage
+from simulator.requests import Sampling, StreamOptions
+from simulator.script import FILLER, write_script
+from simulator.settings import SimulatorSettings
+from simulator.tokens import Tokens
+
+UNSCRIPTED = Script()
+
+
+class Planner:
+    """Turns prompts and sampling parameters into planned generations."""
+
+    def __init__(self, settings: SimulatorSettings, tokens: Tokens) -> None:
+        self.context_length = settings.context_length
+        self._settings = settings
+        self._tokens = tokens
+        self._filler = tokens.encode(FILLER)
+
+    def plan(
+        self, ids: list[int], sampling: Sampling, script: Script | None, salt: str | None, first: int
+    ) -> list[Generation]:
+        """`sampling.n` generations for one prompt, numbered from `first`. Raises ApiError."""
+        script = script or UNSCRIPTED
+        for checked in (ids, script.script_ids or []):
+            if (outside := self._tokens.first_outside(checked)) is not None:
+                raise errors.outside_vocabulary(outside)
+        room = max(self.context_length - len(ids), 1)
+        limits = Limits(
+            max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
+            end_ids=self._tokens.end_ids,
+            stop_token_ids=frozenset(sampling.stop_token_ids or ()),
+            stop=sampling.stop_strings,
+            min_tokens=sampling.min_tokens or 0,
+            ignore_eos=bool(sampling.ignore_eos),
+        )
+        wanted = script.script_ids if script.script_ids is not None else self._write(ids, sampling)
+        plan = plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
+        return [
+            Generation(
+                index=first + offset,
+                token_ids=ids,
+                plan=plan,
+                tokens_per_step=max(script.tokens_per_step or self._settings.tokens_per_step, 1),
+                step_seconds=None if script.delay_ms is None else max(script.delay_ms, 0) / 1000,
+                salt=salt,
+            )
+            for offset in range(sampling.n)
+        ]
+
+    def _write(self, ids: list[int], sampling: Sampling) -> list[int]:
+        outputs = sampling.structured_outputs or {}
+        return write_script(read_prompt(ids, self._tokens), self._tokens, outputs.get("json"))
+
+
+class Exchange(ABC):
+    """What both endpoints share: running the generations and counting.
+
+    `stream` gives the events of a streamed answer, `body` a whole answer. Leaving either early stops
+    the engine.
+    """
+
+    def __init__(self, engine: Engine, generations: list[Generation], prompt_tokens: int) -> None:
+        self.generations = generations
+        self.usage = Usage(prompt_tokens=prompt_tokens)
+        self.created = int(time.time())
+        self._engine = engine
+
+    async def stream(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, the closing [DONE] included."""
+        async with aclosing(self._engine.run(self.generations)) as steps:
+            async for step in steps:
+                self._count(step)
+                yield self.chunk(step)
+        yield self.usage_chunk() + replies.DONE
+
+    async def body(self) -> bytes:
+        """The JSON body of a whole answer."""
+        async with aclosing(self._engine.run(self.generations)) as steps:
+            async for step in steps:
+                self._count(step)
+        return self.whole([Step(generation, 0, generation.plan.ids, True) for generation in self.generations])
+
+    @abstractmethod
+    def chunk(self, step: Step) -> bytes:
+        """The event of one step."""
+
+    @abstractmethod
+    def usage_chunk(self) -> bytes:
+        """The event with the usage; nothing when nobody asked for it."""
+
+    @abstractmethod
+    def whole(self, steps: list[Step]) -> bytes:
+        """The body; each step is a choice's whole output."""
+
+    def _count(self, step: Step) -> None:
+        self.usage.completion_tokens += len(step.ids)
+        self.usage.cached_tokens = max(self.usage.cached_tokens, step.generation.cached_tokens)
+
+
+def wants_usage(options: StreamOptions | None) -> tuple[bool, bool]:
+    """Whether a usage chunk and whether usage on every chunk is asked for."""
+    if options is None or not options.include_usage:
+        return False, False
+    return True, bool(options.continuous_usage_stats)
+
+
+def new_id() -> str:
+    """Sixteen random hex digits, as vLLM's ids have."""
+    return secrets.token_hex(8)

@@ -1,0 +1,77 @@
+"""`POST /inference/v1/generate`: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from simulator import errors, replies
+from simulator.engine import Engine, Step
+from simulator.exchange import Exchange, Planner, new_id, wants_usage
+from simulator.replies import ChoiceText
+from simulator.requests import GenerateBody
+from simulator.tokens import Tokens
+
+
+class GenerateExchange(Exchange):
+    """One generate request."""
+
+    def __init__(
+        self,
+        body: GenerateBody,
+        engine: Engine,
+        planner: Planner,
+        tokens: Tokens,
+        model: str,
+        header_id: str | None,
+    ) -> None:
+        """Raises ApiError for a prompt that cannot be served."""
+        ids, sampling = body.token_ids or [], body.sampling_params
+        assert sampling is not None
+        if len(ids) > planner.context_length:
+            raise errors.generate_too_long(len(ids), planner.context_length)
+        generations = planner.plan(ids, sampling, sampling.extra_args, body.cache_salt, 0)
+        super().__init__(engine, generations, len(ids))
+        self._request = body
+        self._model = model
+        self._id = f"generate-tokens-{header_id or body.request_id or new_id()}"
+        self._with_usage, self._always_usage = wants_usage(body.stream_options)
+        self._texts = [
+            ChoiceText(
+                tokens,
+                skip_special=bool(sampling.skip_special_tokens),
+                logprobs=sampling.logprobs,
+                ids_as_tokens=False,
+            )
+            for _ in generations
+        ]
+        self._first = True
+
+    def chunk(self, step: Step) -> bytes:
+        """One step's event."""
+        prompt_ids = self._request.token_ids if self._first and self._request.return_token_ids else None
+        self._first = False
+        usage = self.usage.counts() if self._always_usage else None
+        return replies.generate_chunk(
+            self._id, self._request.output_mode, [self._choice(step)], usage, prompt_ids
+        )
+
+    def usage_chunk(self) -> bytes:
+        """The usage event."""
+        if not self._with_usage:
+            return b""
+        return replies.generate_chunk(self._id, self._request.output_mode, [], self.usage.of_stream())
+
+    def whole(self, steps: list[Step]) -> bytes:
+        """The whole answer."""
+        return replies.generate_body(
+            self._id,
+            self._model,
+            self.created,
+            self._request.output_mode,
+            self.usage,
+            [self._choice(step) for step in steps],
+            self._request.token_ids if self._request.return_token_ids else None,
+        )
+
+    def _choice(self, step: Step) -> replies.Json:
+        text = self._texts[step.generation.index]
+        shown = text.push(step) if self._request.output_mode == "text" else None
+        return replies.generate_choice(step, shown, text.token_logprobs(step.ids))

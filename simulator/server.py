@@ -1,0 +1,202 @@
+"""The worker's HTTP surface on aiohttp."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+from aiohttp import web
+
+from simulator import errors, metrics, replies, requests
+from simulator.completions import CompletionExchange
+from simulator.engine import Engine
+from simulator.errors import ApiError
+from simulator.exchange import Exchange, Planner
+from simulator.generate import GenerateExchange
+from simulator.publisher import HIGH_WATER_MARK, EventPublisher
+from simulator.settings import SimulatorSettings
+from simulator.tokens import Tokens
+
+MAX_BODY_BYTES = 256 * 1024 * 1024
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+EMPTY_PATHS = ("/health", "/ping")
+METRICS_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+VERSION = f"{replies.VLLM_VERSION}+sim"
+"""vLLM's version with a local label: parses as one, and says that nothing here is a model."""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Worker:
+    """The handlers and what they share."""
+
+    def __init__(self, settings: SimulatorSettings, tokens: Tokens, publisher: EventPublisher) -> None:
+        self.engine = Engine(settings, publisher.publish)
+        self._settings = settings
+        self._tokens = tokens
+        self._publisher = publisher
+        self._planner = Planner(settings, tokens)
+        self._started = int(time.time())
+
+    def app(self) -> web.Application:
+        """The application, ready for a runner."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors, self._count_load])
+        app.on_response_prepare.append(_common_headers)
+        for path in EMPTY_PATHS:
+            app.router.add_get(path, _empty)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/load", self._load)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/kv_event_sources", self._kv_event_sources)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/reset_prefix_cache", self._reset)
+        app.router.add_post("/inference/v1/generate", self._generate)
+        app.router.add_post("/v1/completions", self._completions)
+        return app
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        body = requests.decode_generate(await self._body(request))
+        self._check(request, body.model)
+        header_id = request.headers.get("X-Request-Id")
+        exchange = GenerateExchange(
+            body, self.engine, self._planner, self._tokens, self._settings.model, header_id
+        )
+        return await _answer(request, exchange, stream=bool(body.stream))
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        body = requests.decode_completion(await self._body(request))
+        self._check(request, body.model)
+        exchange = CompletionExchange(
+            body,
+            self.engine,
+            self._planner,
+            self._tokens,
+            self._settings.model,
+            request.headers.get("X-Request-Id"),
+            force_usage=self._settings.force_include_usage,
+        )
+        return await _answer(request, exchange, stream=bool(body.stream))
+
+    async def _body(self, request: web.Request) -> bytes:
+        if request.content_type != "application/json":
+            raise errors.wrong_content_type()
+        return await request.read()
+
+    def _check(self, request: web.Request, model: str | None) -> None:
+        if model is not None and model != self._settings.model:
+            raise errors.unknown_model(model, self._settings.model)
+        rank = request.headers.get("X-data-parallel-rank", "0")
+        if rank != "0":
+            raise ApiError(f"data_parallel_rank {rank} is out of range [0, 1).")
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return _json({"version": VERSION})
+
+    async def _load(self, request: web.Request) -> web.Response:
+        return _json({"server_load": self.engine.counters.server_load})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        page = metrics.render(self.engine.counters, self.engine.cache, self._settings)
+        return web.Response(body=page.encode(), headers={"Content-Type": METRICS_TYPE})
+
+    async def _kv_event_sources(self, request: web.Request) -> web.Response:
+        source = {
+            "endpoint": self._publisher.endpoint,
+            "replay_endpoint": self._publisher.replay_endpoint,
+            "topic": self._settings.kv_topic,
+            "buffer_steps": self._settings.kv_buffer_steps,
+            "hwm": HIGH_WATER_MARK,
+        }
+        return _json({"0": source})
+
+    async def _models(self, request: web.Request) -> web.Response:
+        permission = {
+            "id": f"modelperm-{secrets.token_hex(8)}",
+            "object": "model_permission",
+            "created": self._started,
+            "allow_create_engine": False,
+            "allow_sampling": True,
+            "allow_logprobs": True,
+            "allow_search_indices": False,
+            "allow_view": True,
+            "allow_fine_tuning": False,
+            "organization": "*",
+            "group": None,
+            "is_blocking": False,
+        }
+        card = {
+            "id": self._settings.model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": "vllm",
+            "root": self._settings.model,
+            "parent": None,
+            "max_model_len": self._settings.context_length,
+            "permission": [permission],
+        }
+        return _json({"object": "list", "data": [card]})
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        return _json({"success": self.engine.reset()})
+
+    @web.middleware
+    async def _count_load(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method != "POST":
+            return await handler(request)
+        self.engine.counters.server_load += 1
+        try:
+            return await handler(request)
+        finally:
+            self.engine.counters.server_load -= 1
+
+
+async def _answer(request: web.Request, exchange: Exchange, *, stream: bool) -> web.StreamResponse:
+    if not stream:
+        return web.Response(body=await exchange.body(), headers={"Content-Type": "application/json"})
+    response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM})
+    response.enable_chunked_encoding()
+    async with aclosing(exchange.stream()) as events:
+        await response.prepare(request)
+        async for event in events:
+            await response.write(event)
+    await response.write_eof()
+    return response
+
+
+async def _empty(request: web.Request) -> web.Response:
+    return web.Response()
+
+
+async def _common_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "uvicorn"
+    if request.path in EMPTY_PATHS:
+        response.headers.popall("Content-Type", None)
+    response.headers["Vary"] = "Origin"
+    response.headers["X-Request-Id"] = request.headers.get("X-Request-Id") or secrets.token_hex(16)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _raw_json(error.body(), error.status)
+    except web.HTTPMethodNotAllowed as error:
+        return _json(
+            {"detail": "Method Not Allowed"}, 405, {"Allow": ",".join(sorted(error.allowed_methods))}
+        )
+    except web.HTTPNotFound:
+        return _json({"detail": "Not Found"}, 404)
+
+
+def _json(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return _raw_json(msgspec.json.encode(value), status, headers)
+
+
+def _raw_json(body: bytes, status: int, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=body, status=status, headers={"Content-Type": "application/json"} | (headers or {})
+    )

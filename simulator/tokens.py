@@ -1,0 +1,80 @@
+"""The worker's tokenizer: a format's vocabulary, with the way back to text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from parsers.base import ModelFormat, Vocabulary
+from parsers.registry import get_format
+
+RANKS_FILE = "tiktoken.model"
+
+
+class Tokens:
+    """Text to ids and ids to text."""
+
+    def __init__(self, model_format: ModelFormat, vocabulary: Vocabulary) -> None:
+        self.end_ids = frozenset(model_format.stop_token_ids)
+        self.size = vocabulary.size
+        self._vocabulary = vocabulary
+        self._bytes = vocabulary.token_bytes()
+
+    @classmethod
+    def load(cls, format_name: str, directory: str | None) -> Tokens:
+        """The named format with the ranks in `directory`. Raises KeyError, OSError or ValueError."""
+        model_format = get_format(format_name)
+        ranks = None if directory is None else (Path(directory) / RANKS_FILE).read_bytes()
+        return cls(model_format, model_format.load_vocabulary(ranks))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ordinary text."""
+        return [int(token_id) for token_id in self._vocabulary.encode_text(text)]
+
+    def control(self, spelling: str) -> int | None:
+        """Id of a control token; None when the vocabulary has no such token."""
+        try:
+            return self._vocabulary.control_id(spelling)
+        except KeyError:
+            return None
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether the id is a control token."""
+        return self.control(self._bytes[token_id].decode("utf-8", "replace")) == token_id
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """A token's bytes; a control token's spelling."""
+        return self._bytes[token_id]
+
+    def text(self, ids: Iterable[int]) -> str:
+        """Text of whole ids; broken bytes as U+FFFD."""
+        return b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", "replace")
+
+    def first_outside(self, ids: Sequence[int]) -> int | None:
+        """The first id that the vocabulary does not have."""
+        if max(ids, default=0) < self.size and min(ids, default=0) >= 0:
+            return None
+        return next(token_id for token_id in ids if not 0 <= token_id < self.size)
+
+
+class TextStream:
+    """Ids of one choice to text, step by step; a character comes out when its last byte is in.
+
+    The end token never becomes text; other control tokens do unless `skip_special`.
+    """
+
+    def __init__(self, tokens: Tokens, *, skip_special: bool) -> None:
+        self._tokens = tokens
+        self._skip_special = skip_special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Iterable[int], *, last: bool) -> str:
+        """Text that became complete with these ids."""
+        shown = b"".join(self._tokens.bytes_of(token_id) for token_id in ids if not self._hidden(token_id))
+        return self._decoder.decode(shown, last)
+
+    def _hidden(self, token_id: int) -> bool:
+        if token_id in self._tokens.end_ids:
+            return True
+        return self._skip_special and self._tokens.is_control(token_id)
