@@ -6,7 +6,7 @@ Everything here is pure. A format never sees a socket, a clock or a tokenizer fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -31,7 +31,8 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     tool_choice: Any = None
     response_format: Mapping[str, Any] | None = None
     reasoning_effort: str | None = None
-    thinking: bool | None = None
+    thinking: bool | Mapping[str, Any] | None = None
+    """As the request has it: a switch, or an object such as `{"type": "disabled"}`."""
     parallel_tool_calls: bool | None = None
     template_kwargs: Mapping[str, Any] = {}
 
@@ -44,6 +45,8 @@ class EncodedChat(NamedTuple):
     """The prompt ends inside the reasoning channel."""
     uncounted_tokens: int
     """Tokens of the generation stub that a usage report leaves out."""
+    tools: Sequence[Mapping[str, Any]] | None = None
+    """All tools the chat declares, those in its messages too: what `OutputOptions.tools` should get."""
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +104,14 @@ class OutputParser(Protocol):
 
     reasoning_tokens: int
     """Tokens inside the reasoning channel so far, markers excluded."""
+    reasoning_retracted: bool
+    """What was given as reasoning was the answer and was given again as content: a whole answer has no
+    reasoning. A stream cannot take it back."""
+
+    @property
+    def incomplete_calls(self) -> Collection[int]:
+        """Indices of calls that end inside a value: a whole answer leaves them out."""
+        ...
 
     def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]: ...
 

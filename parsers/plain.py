@@ -11,6 +11,8 @@ class PlainParser:
     """Implements `parsers.base.OutputParser`; also what a completion without a chat uses."""
 
     reasoning_tokens = 0
+    reasoning_retracted = False
+    incomplete_calls: Collection[int] = ()
 
     def __init__(self, detokenizer: Detokenizer, stop_token_ids: Collection[int] = ()) -> None:
         """`stop_token_ids` end the text and are not part of it."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parsers.base import ModelFormat
+from parsers.kimi_k3.format import KimiK3Format
 
-FORMATS: dict[str, Callable[[], ModelFormat]] = {}
+FORMATS: dict[str, Callable[[], ModelFormat]] = {
+    "kimi_k3": KimiK3Format,
+    "kimi_k3_rev_a": lambda: KimiK3Format("kimi_k3_rev_a", "a"),
+}
 
 DEFAULT_FORMAT = "kimi_k3"
 

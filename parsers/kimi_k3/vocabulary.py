@@ -17,10 +17,9 @@ from itertools import chain
 import numpy as np
 import tiktoken
 
-SIZE = 163_840
-FIRST_CONTROL_ID = 163_584
-"""Base ranks are below this id; the 256 ids from here on are control slots."""
+from parsers.kimi_k3.markers import FIRST_CONTROL_ID
 
+SIZE = 163_840
 SPLIT_PATTERN = "|".join(
     (
         r"[\p{Han}]+",

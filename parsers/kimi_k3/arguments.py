@@ -1,0 +1,156 @@
+"""Tool calls on their way out: typed argument elements become one JSON object, as they are generated.
+
+A string argument is escaped piece by piece, which gives the same text however it is cut. Values of other
+types are held until they are complete, because only then it is known whether they are JSON.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from json.encoder import encode_basestring as quoted
+from typing import Literal
+
+import msgspec
+
+from parsers.base import OutputEvent, ToolArgumentsDelta, ToolCallStart
+
+_JSON_TYPES = frozenset({"number", "boolean", "null", "object", "array"})
+
+
+class _Value(Enum):
+    """What the text inside a call is just now."""
+
+    NONE = auto()
+    STRING = auto()
+    HELD = auto()
+    RAW = auto()
+
+
+class ToolCallWriter:
+    """Writes the events of an answer's calls; `emit` receives them.
+
+    A call is started (`ToolCallStart`) with its first element or at its end, so that a call which the
+    model begins anew leaves no trace. Without `enabled` nothing is written; without `parallel` nothing
+    after the first complete call.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[OutputEvent], None],
+        *,
+        enabled: bool,
+        parallel: bool,
+        ids: Literal["random", "name_index"],
+    ) -> None:
+        self.complete = 0
+        self.incomplete: list[int] = []
+        """Indices of calls that were started and end inside a value."""
+        self._emit = emit
+        self._enabled = enabled
+        self._parallel = parallel
+        self._ids = ids
+        self._next_index = 0
+        self._index: int | None = None
+        self._name = ""
+        self._members = 0
+        self._raw = False
+        self._value = _Value.NONE
+        self._held: list[str] = []
+
+    def begin(self, name: str | None) -> None:
+        """A call's opener; one without a name is not written."""
+        wanted = self._enabled and (self._parallel or not self.complete)
+        self._name = name or "" if wanted else ""
+        self._index = None
+        self._members = 0
+        self._raw = False
+        self._value = _Value.NONE
+
+    def begin_argument(self, attributes: Mapping[str, str]) -> None:
+        key = attributes.get("key")
+        if not self._name or key is None or self._raw:
+            return
+        lead = ", " if self._members else "{"
+        self._members += 1
+        if attributes.get("type") in _JSON_TYPES:
+            self._value = _Value.HELD
+            self._held = [f"{lead}{quoted(key)}: "]
+            self._start()
+        else:
+            self._value = _Value.STRING
+            self._write(f'{lead}{quoted(key)}: "')
+
+    def begin_json(self) -> None:
+        """The opener of a whole JSON object; the element's text is passed on as it is."""
+        if self._name and not self._members and not self._raw:
+            self._raw = True
+            self._value = _Value.RAW
+            self._start()
+
+    def text(self, text: str) -> None:
+        """Text inside an element."""
+        value = self._value
+        if value is _Value.STRING:
+            self._write(quoted(text)[1:-1])
+        elif value is _Value.HELD:
+            self._held.append(text)
+        elif value is _Value.RAW and text:
+            self._members += 1
+            self._write(text)
+
+    def end_value(self) -> None:
+        """The end of an `argument` or `json` element."""
+        if self._value is _Value.STRING:
+            self._write('"')
+        elif self._value is _Value.HELD:
+            lead, *pieces = self._held
+            self._write(lead + _json_of("".join(pieces)))
+        self._value = _Value.NONE
+
+    def end(self) -> None:
+        """The end of a call; it is complete."""
+        if not self._name:
+            return
+        if not self._members:
+            self._write("{}")
+        elif not self._raw:
+            self._write("}")
+        self.complete += 1
+        self._name = ""
+
+    def recover(self) -> None:
+        """The call's end is missing: it is complete if it has an element, else it never was."""
+        if self._members or self._raw:
+            self.end()
+        self._name = ""
+
+    def abandon(self) -> None:
+        """The call ends inside a value: its arguments stay without their end."""
+        if self._name and self._index is not None:
+            self.incomplete.append(self._index)
+        self._name = ""
+        self._value = _Value.NONE
+
+    def _start(self) -> int:
+        if self._index is None:
+            self._index = self._next_index
+            self._next_index += 1
+            self._emit(ToolCallStart(self._index, self._new_id(self._index), self._name))
+        return self._index
+
+    def _write(self, text: str) -> None:
+        self._emit(ToolArgumentsDelta(self._start(), text))
+
+    def _new_id(self, index: int) -> str:
+        return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"
+
+
+def _json_of(text: str) -> str:
+    """The text itself when it is JSON, number spelling and all; else a string of it (`NaN` is no JSON)."""
+    try:
+        value: msgspec.Raw = msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return quoted(text)
+    return bytes(value).decode()

@@ -1,0 +1,88 @@
+"""Whether the model shall think, and how hard.
+
+The switch, first that is given: the request's `thinking` (a boolean, or an object's `type`), then
+`chat_template_kwargs.thinking`, then `.enable_thinking`, then `reasoning_effort: none`; else on.
+
+The effort, first that is given: `thinking.effort`, `reasoning_effort`,
+`chat_template_kwargs.thinking_effort`, `.reasoning_effort`; else `max`. The template's own
+`thinking_effort` takes what the template takes (`low`, `high`, `max`; null writes no note); the others
+also take the names that are used elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parsers.base import Chat, FormatError
+
+_OFF = "none"
+_PORTABLE = {
+    "none": _OFF,
+    "minimal": "low",
+    "low": "low",
+    "medium": "high",
+    "high": "high",
+    "xhigh": "max",
+    "max": "max",
+}
+_TEMPLATE_EFFORTS = ("low", "high", "max")
+_SWITCH = {"enabled": True, "adaptive": True, "disabled": False}
+
+
+class Thinking(NamedTuple):
+    on: bool
+    effort: str | None
+    """What the prompt's effort note says; None writes no note."""
+
+
+def resolve_thinking(chat: Chat) -> Thinking:
+    """Raises FormatError for a switch or an effort that does not exist."""
+    config = chat.thinking if isinstance(chat.thinking, Mapping) else {}
+    switch = _switch(chat, config)
+    effort = _effort(chat, config)
+    on = effort != _OFF if switch is None else switch
+    if not on:
+        return Thinking(False, None)
+    if effort == _OFF:
+        effort = "max"
+    if effort is not None and effort not in _TEMPLATE_EFFORTS:
+        raise FormatError(
+            f"thinking_effort {effort!r} is not supported; it is one of low, high, max",
+            "chat_template_kwargs.thinking_effort",
+        )
+    return Thinking(True, effort)
+
+
+def _switch(chat: Chat, config: Mapping[str, Any]) -> bool | None:
+    if isinstance(chat.thinking, bool):
+        return chat.thinking
+    if "type" in config:
+        kind = config["type"]
+        if not isinstance(kind, str) or kind not in _SWITCH:
+            raise FormatError(f"thinking.type is one of enabled, disabled, not {kind!r}", "thinking.type")
+        return _SWITCH[kind]
+    for name in ("thinking", "enable_thinking"):
+        if chat.template_kwargs.get(name) is not None:
+            return bool(chat.template_kwargs[name])
+    return None
+
+
+def _effort(chat: Chat, config: Mapping[str, Any]) -> str | None:
+    kwargs = chat.template_kwargs
+    if config.get("effort") is not None:
+        return _portable(config["effort"], "thinking.effort")
+    if chat.reasoning_effort is not None:
+        return _portable(chat.reasoning_effort, "reasoning_effort")
+    if "thinking_effort" in kwargs:
+        effort = kwargs["thinking_effort"]
+        return effort if effort is None else str(effort)
+    if kwargs.get("reasoning_effort") is not None:
+        return _portable(kwargs["reasoning_effort"], "chat_template_kwargs.reasoning_effort")
+    return "max"
+
+
+def _portable(effort: object, param: str) -> str:
+    if isinstance(effort, str) and effort in _PORTABLE:
+        return _PORTABLE[effort]
+    raise FormatError(f"{effort!r} is not a reasoning effort; it is one of {', '.join(_PORTABLE)}", param)

@@ -1,0 +1,34 @@
+"""Kimi-K3 as a `ModelFormat`: its encoder, its parser and its vocabulary under one name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parsers.base import Chat, Detokenizer, EncodedChat, OutputOptions
+from parsers.kimi_k3.encoding import encode_chat
+from parsers.kimi_k3.markers import STOP_IDS
+from parsers.kimi_k3.parser import KimiK3Parser
+from parsers.kimi_k3.tool_history import Revision
+from parsers.kimi_k3.vocabulary import KimiK3Vocabulary, small_ranks
+
+
+class KimiK3Format:
+    """Implements `parsers.base.ModelFormat` for one revision of the prompt encoding."""
+
+    stop_token_ids: Sequence[int] = STOP_IDS
+
+    def __init__(self, name: str = "kimi_k3", revision: Revision = "b") -> None:
+        self.name = name
+        self.revision: Revision = revision
+
+    def __repr__(self) -> str:
+        return f"<KimiK3Format {self.name}, revision {self.revision}>"
+
+    def encode(self, chat: Chat) -> EncodedChat:
+        return encode_chat(chat, self.revision)
+
+    def parser(self, options: OutputOptions, detokenizer: Detokenizer) -> KimiK3Parser:
+        return KimiK3Parser(options, detokenizer)
+
+    def load_vocabulary(self, ranks: bytes | None = None) -> KimiK3Vocabulary:
+        return KimiK3Vocabulary(small_ranks() if ranks is None else ranks)

@@ -1,0 +1,240 @@
+"""Kimi-K3's answer as events: one pass over token ids, driven by the table in `channels`.
+
+Only control ids make structure, so a marker that the model quotes in ordinary tokens stays text. Work
+per token is constant; what is held back is one tag, or one argument that is not a string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from parsers.base import ContentDelta, Detokenizer, Finish, OutputEvent, OutputOptions, ReasoningDelta
+from parsers.kimi_k3.arguments import ToolCallWriter
+from parsers.kimi_k3.channels import (
+    AT_END,
+    END_OF_MESSAGE,
+    HIDES_KNOWN_TAGS,
+    SHOWS_TEXT,
+    TABLE,
+    Effect,
+    State,
+)
+from parsers.kimi_k3.markers import (
+    CLOSE,
+    CLOSE_ID,
+    FIRST_CONTROL_ID,
+    OPEN,
+    OPEN_ID,
+    SEP,
+    SEP_ID,
+    STOP_IDS,
+    Tag,
+    may_become_tag,
+    parse_tag,
+)
+from parsers.kimi_k3.text_scanner import TextScanner
+
+_Sink = Callable[[str, int], None]
+
+
+class KimiK3Parser:
+    """Implements `parsers.base.OutputParser` for one choice."""
+
+    def __init__(self, options: OutputOptions, detokenizer: Detokenizer) -> None:
+        self.reasoning_tokens = 0
+        self.reasoning_retracted = False
+        self._detokenizer = detokenizer
+        self._push = detokenizer.push
+        self._scanner = TextScanner()
+        self._events: list[OutputEvent] = []
+        self._calls = ToolCallWriter(
+            self._emit,
+            enabled=bool(options.tools) and options.tool_choice != "none",
+            parallel=options.parallel_tool_calls is not False,
+            ids=options.tool_call_ids,
+        )
+        self._thought: list[str] | None = []
+        """The first reasoning, kept until it is certain that it is none; then None."""
+        self._held: list[str] = []
+        self._tag_marker: str | None = None
+        self._tag_body = ""
+        self._tag_tokens = 0
+        self._sinks: dict[State, _Sink] = {
+            State.THINK: self._reason,
+            State.AFTER_THINK: self._hold,
+            State.RESPONSE: self._respond,
+            State.ARGUMENT: self._argue,
+            State.JSON: self._argue,
+        }
+        self._state = State.DONE
+        self._sink: _Sink = self._drop
+        self._enter(State.THINK if options.thinking else State.RESPONSE)
+
+    def __repr__(self) -> str:
+        return f"<KimiK3Parser {self._state.name}, {self._calls.complete} calls>"
+
+    @property
+    def incomplete_calls(self) -> Collection[int]:
+        return self._calls.incomplete
+
+    def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]:
+        events: list[OutputEvent] = []
+        self._events = events
+        push = self._push
+        run: list[str] = []
+        for token_id in token_ids:
+            if token_id < FIRST_CONTROL_ID:
+                run.append(push(token_id))
+            else:
+                if run:
+                    # Bytes that wait for the rest of their character wait in vain.
+                    self._sink("".join(run) + self._detokenizer.flush(), len(run))
+                    run = []
+                self._control(token_id)
+        if run:
+            self._sink("".join(run), len(run))
+        return events
+
+    def feed_text(self, text: str) -> list[OutputEvent]:
+        """The same for a worker that sends text and no ids; reasoning tokens are then not counted."""
+        events: list[OutputEvent] = []
+        self._events = events
+        for piece in self._scanner.feed(text):
+            if isinstance(piece, str):
+                self._sink(piece, 0)
+            else:
+                self._control(piece)
+        return events
+
+    def finish(self, engine_reason: str) -> list[OutputEvent]:
+        """The end: an unfinished tag and half a character are dropped, then `Finish`."""
+        events: list[OutputEvent] = []
+        self._events = events
+        self._sink(self._scanner.finish(), 0)
+        if self._state in AT_END:
+            self._apply(AT_END[self._state], None)
+        self._enter(State.DONE)
+        called = engine_reason == "stop" and self._calls.complete
+        events.append(Finish("tool_calls" if called else engine_reason))
+        return events
+
+    def _emit(self, event: OutputEvent) -> None:
+        self._events.append(event)
+
+    # Where text goes, by state.
+
+    def _reason(self, text: str, tokens: int) -> None:
+        self.reasoning_tokens += tokens
+        if text:
+            self._events.append(ReasoningDelta(text))
+            if self._thought is not None:
+                self._thought.append(text)
+
+    def _respond(self, text: str, tokens: int) -> None:
+        if text:
+            self._events.append(ContentDelta(text))
+
+    def _argue(self, text: str, tokens: int) -> None:
+        if text:
+            self._calls.text(text)
+
+    def _hold(self, text: str, tokens: int) -> None:
+        self._held.append(text)
+
+    def _drop(self, text: str, tokens: int) -> None:
+        pass
+
+    def _collect_tag(self, text: str, tokens: int) -> None:
+        self._tag_body += text
+        self._tag_tokens += tokens
+        if not may_become_tag(self._tag_marker == CLOSE, self._tag_body):
+            self._release_tag()
+
+    # What control tokens do.
+
+    def _control(self, token_id: int) -> None:
+        if self._state is State.DONE:
+            return
+        if token_id in (OPEN_ID, CLOSE_ID):
+            self._release_tag()
+            self._tag_marker = OPEN if token_id == OPEN_ID else CLOSE
+            self._tag_body, self._tag_tokens = "", 0
+            self._sink = self._collect_tag
+        elif token_id == SEP_ID:
+            self._end_tag()
+        elif token_id in STOP_IDS:
+            self._tag_marker = None
+            self._step(END_OF_MESSAGE, None)
+
+    def _end_tag(self) -> None:
+        tag = parse_tag(self._tag_marker == CLOSE, self._tag_body) if self._tag_marker else None
+        if tag is None:
+            self._release_tag()
+            self._literal(SEP, 0)
+            return
+        self._tag_marker = None
+        self._sink = self._sinks.get(self._state, self._drop)
+        name = "/" + tag.name if tag.closes else tag.name
+        if name in TABLE[self._state]:
+            self._step(name, tag)
+        elif self._state not in HIDES_KNOWN_TAGS:
+            self._literal((CLOSE if tag.closes else OPEN) + self._tag_body + SEP, self._tag_tokens)
+
+    def _release_tag(self) -> None:
+        """What looked like a tag is none: in a channel that shows text it is text."""
+        if self._tag_marker is None:
+            return
+        marker, self._tag_marker = self._tag_marker, None
+        self._sink = self._sinks.get(self._state, self._drop)
+        self._literal(marker + self._tag_body, self._tag_tokens)
+
+    def _literal(self, text: str, tokens: int) -> None:
+        if self._state in SHOWS_TEXT:
+            self._sink(text, tokens)
+
+    def _step(self, name: str, tag: Tag | None) -> None:
+        state, effects = TABLE[self._state][name]
+        if state is not State.THINK and self._state is State.THINK and Effect.RETRACT_THOUGHT not in effects:
+            self._thought = None
+        self._enter(state)
+        for effect in effects:
+            self._apply(effect, tag)
+
+    def _enter(self, state: State) -> None:
+        self._state = state
+        self._sink = self._sinks.get(state, self._drop)
+
+    def _apply(self, effect: Effect, tag: Tag | None) -> None:
+        attributes = tag.attributes if tag else {}
+        match effect:
+            case Effect.RETRACT_THOUGHT:
+                self._retract_thought()
+            case Effect.SHOW_HELD:
+                self._respond("".join(self._held), 0)
+            case Effect.BEGIN_CALL:
+                self._calls.begin(attributes.get("tool"))
+            case Effect.BEGIN_ARGUMENT:
+                self._calls.begin_argument(attributes)
+            case Effect.BEGIN_JSON:
+                self._calls.begin_json()
+            case Effect.END_VALUE:
+                self._calls.end_value()
+            case Effect.END_CALL:
+                self._calls.end()
+            case Effect.RECOVER_CALL:
+                self._calls.recover()
+            case Effect.ABANDON_CALL:
+                self._calls.abandon()
+            case Effect.NEW_MESSAGE:
+                if attributes.get("role") != "assistant":
+                    self._enter(State.DONE)
+
+    def _retract_thought(self) -> None:
+        if self._thought is None:
+            return
+        text = "".join(self._thought)
+        self._thought = None
+        self.reasoning_tokens = 0
+        if text:
+            self.reasoning_retracted = True
+            self._events.append(ContentDelta(text))
