@@ -1,21 +1,61 @@
-"""A model with no reasoning or tool markup: whatever it says is content."""
+"""A model with no reasoning or tool markup: whatever it says is content.
+
+The parser also reads completions without a chat. As a format of its own it serves base models: a chat
+becomes lines of `role: text`, and the tokenizer is bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from parsers.base import ContentDelta, Detokenizer, Finish, OutputEvent
+from parsers.base import (
+    Chat,
+    ContentDelta,
+    Detokenizer,
+    EncodedChat,
+    Finish,
+    FormatError,
+    OutputEvent,
+    OutputOptions,
+    Segment,
+)
+
+END = "<|end|>"
+END_ID = 256
+
+
+class PlainFormat:
+    """Implements `parsers.base.ModelFormat`."""
+
+    name = "plain"
+
+    def __init__(self, stop_token_ids: Sequence[int] = (END_ID,)) -> None:
+        """`stop_token_ids` end an answer and are not shown; give another family's to read its completions."""
+        self.stop_token_ids = stop_token_ids
+
+    def encode(self, chat: Chat) -> EncodedChat:
+        lines = [_line(place, message) for place, message in enumerate(chat.messages)]
+        return EncodedChat([Segment("".join(lines) + "assistant:", False)], False, 0)
+
+    def parser(self, options: OutputOptions, detokenizer: Detokenizer) -> PlainParser:
+        return PlainParser(detokenizer, self.stop_token_ids)
+
+    def load_vocabulary(self, ranks: bytes | None = None) -> ByteVocabulary:
+        """Raises ValueError for ranks: this format has none."""
+        if ranks is not None:
+            raise ValueError("the plain format reads no vocabulary file")
+        return ByteVocabulary()
 
 
 class PlainParser:
-    """Implements `parsers.base.OutputParser`; also what a completion without a chat uses."""
+    """Implements `parsers.base.OutputParser`."""
 
     reasoning_tokens = 0
     reasoning_retracted = False
     incomplete_calls: Collection[int] = ()
 
     def __init__(self, detokenizer: Detokenizer, stop_token_ids: Collection[int] = ()) -> None:
-        """`stop_token_ids` end the text and are not part of it."""
         self._detokenizer = detokenizer
         self._stop_token_ids = frozenset(stop_token_ids)
         self._stopped = False
@@ -34,4 +74,29 @@ class PlainParser:
         return [ContentDelta(text)] if text else []
 
     def finish(self, engine_reason: str) -> list[OutputEvent]:
-        return [*self.feed_text(self._detokenizer.flush()), Finish(engine_reason)]
+        """The end; half a character is dropped."""
+        return [Finish(engine_reason)]
+
+
+class ByteVocabulary:
+    """Implements `parsers.base.Vocabulary`: an id is a byte, and one more ends an answer."""
+
+    size = 257
+
+    def encode_text(self, text: str) -> Sequence[int]:
+        return list(text.encode("utf-8", "replace"))
+
+    def control_id(self, text: str) -> int:
+        return {END: END_ID}[text]
+
+    def token_bytes(self) -> list[bytes]:
+        return [*(bytes([byte]) for byte in range(256)), END.encode()]
+
+
+def _line(place: int, message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    parts = [{"text": content}] if isinstance(content, str) else content
+    try:
+        return f"{message['role']}: {''.join(part['text'] for part in parts)}\n"
+    except (KeyError, TypeError):
+        raise FormatError("only messages of text are supported", f"messages[{place}]") from None
