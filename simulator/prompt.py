@@ -25,8 +25,10 @@ Channel = Literal["think", "response", "text"]
 Tool = dict[str, Any]
 
 _ROLE = re.compile(r'\brole="([a-z]+)"')
-_FENCED_JSON = re.compile(r"```json\n(\[.*?\])\n```", re.DOTALL)
-_NO_CALLS = "tool_choice=none"
+_FENCED_LIST = re.compile(r"```json\n(\[.*?\])\n```", re.DOTALL)
+_FENCED_OBJECT = re.compile(r"```json\n(\{.*\})\n```", re.DOTALL)
+_NO_CALLS = "`tool_choice=none`"
+_JSON_ANSWER = "`response_format=json_"
 
 
 class PromptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,8 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of the last user message, or of a plain prompt."""
     tools: Sequence[Tool]
     """Declared functions; empty when calls are forbidden or their results are the newest message."""
+    schema: Any = None
+    """Of the JSON that the prompt asks for."""
 
 
 class _Marks(NamedTuple):
@@ -67,6 +71,7 @@ def read_prompt(ids: Sequence[int], tokens: Tokens) -> PromptView:
         tokens=len(ids),
         quote=_clip(tokens.text(users[-1].body[:QUOTE_TOKENS])) if users else "",
         tools=_tools(messages, tokens),
+        schema=_schema(tokens.text(messages[-1].body)) if messages else None,
     )
 
 
@@ -109,9 +114,19 @@ def _tools(messages: list[_Message], tokens: Tokens) -> list[Tool]:
     return tools
 
 
+def _schema(note: str) -> Any:
+    if _JSON_ANSWER not in note:
+        return None
+    found = _FENCED_OBJECT.search(note)
+    try:
+        return msgspec.json.decode(found[1]) if found else {"type": "object"}
+    except msgspec.DecodeError:
+        return {"type": "object"}
+
+
 def _declared(text: str) -> list[Tool]:
     found: list[Tool] = []
-    for block in _FENCED_JSON.findall(text):
+    for block in _FENCED_LIST.findall(text):
         try:
             entries = msgspec.json.decode(block, type=list[dict[str, Any]])
         except msgspec.DecodeError:

@@ -78,13 +78,14 @@ def _object(schema: Schema, text: str, root: Schema, depth: int) -> dict[str, An
 
 
 def _number(schema: Schema, *, whole: bool) -> int | float:
-    step = schema.get("multipleOf", 1)
-    low = schema.get("minimum", schema.get("exclusiveMinimum"))
-    if low is None:
-        low = min(schema.get("maximum", step), step)
-    value = low if low % step == 0 else low + step - low % step
-    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        value += step
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is None and "exclusiveMinimum" in schema:
+        low = schema["exclusiveMinimum"] + 1
+    value = low if low is not None else min(1, 1 if high is None else high)
+    step = schema.get("multipleOf") or (1 if whole else None)
+    if step is not None:
+        # Towards the side on which the schema leaves room.
+        value = -(-value // step) * step if low is not None else value // step * step
     return int(value) if whole else value
 
 

@@ -1,7 +1,7 @@
 """What a simulated worker says: reasoning and an answer, or a tool call, that depend on the prompt.
 
-The markup is K3's output grammar: a channel closes with `<|close|>name<|sep|>` and opens with
-`<|open|>name key="value"<|sep|>`, only the markers being control tokens.
+The output is what the format's own encoder writes for such a turn once it is history, less the prompt that
+came before it. So nothing here knows a model's markup.
 """
 
 from __future__ import annotations
@@ -10,82 +10,55 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from parsers.base import Chat, Segment
 from simulator.prompt import PromptView, Tool
 from simulator.schema import example
 from simulator.tokens import Tokens
 
 FILLER = " and so on"
-
-
-class ScriptWriter:
-    """Collects an output's ids."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._tokens = tokens
-        self.ids: list[int] = []
-
-    def text(self, text: str) -> ScriptWriter:
-        """Ordinary text; marker spellings in it stay text."""
-        self.ids += self._tokens.encode(text)
-        return self
-
-    def open(self, name: str, **attributes: str) -> ScriptWriter:
-        """An opening tag."""
-        header = name + "".join(f' {key}="{_escape(value)}"' for key, value in attributes.items())
-        return self._tag("<|open|>", header)
-
-    def close(self, name: str) -> ScriptWriter:
-        """A closing tag."""
-        return self._tag("<|close|>", name)
-
-    def end(self) -> ScriptWriter:
-        """The token that ends a message."""
-        return self._control("<|end_of_msg|>")
-
-    def _tag(self, marker: str, text: str) -> ScriptWriter:
-        return self._control(marker).text(text)._control("<|sep|>")
-
-    def _control(self, spelling: str) -> ScriptWriter:
-        token_id = self._tokens.control(spelling)
-        if token_id is not None:
-            self.ids.append(token_id)
-        return self
+_QUESTION = {"role": "user", "content": "?"}
 
 
 def write_script(view: PromptView, tokens: Tokens, schema: Any = None) -> list[int]:
     """The whole output for a prompt, its end token included.
 
-    `schema` asks for an answer that is JSON of that schema.
+    `schema` asks for an answer that is JSON of that schema; so can the prompt itself.
     """
-    writer = ScriptWriter(tokens)
     if view.channel == "text":
-        return writer.text(f" That was a simulated prompt of {view.tokens} tokens.").end().ids
-    if view.channel == "think":
-        writer.text(_reasoning(view)).close("think").open("response")
-    if schema is not None:
-        writer.text(_json(example(schema, view.quote)))
-    elif not view.tools:
-        writer.text(_answer(view))
-    writer.close("response")
+        return [*tokens.encode(f" and so on, says a simulated worker about “{view.quote}”."), tokens.end_id]
+    schema = view.schema if schema is None else schema
+    turn: dict[str, Any] = {
+        "role": "assistant",
+        "reasoning_content": _reasoning(view),
+        "content": _content(view, schema),
+    }
     if view.tools and schema is None:
-        _call(writer, _choose(view), view)
-    return writer.close("message").end().ids
+        turn |= {"content": "", "tool_calls": [_call(view)]}
+    return turn_ids(turn, tokens, thinking=view.channel == "think")
 
 
-def write_call(writer: ScriptWriter, name: str, arguments: dict[str, Any], index: int = 1) -> None:
-    """One call inside an open tools channel; `index` counts from 1."""
-    writer.open("call", tool=name, index=str(index))
-    for key, value in arguments.items():
-        body = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        writer.open("argument", key=key, type=_type_name(value)).text(body).close("argument")
-    writer.close("call")
+def turn_ids(turn: dict[str, Any], tokens: Tokens, *, thinking: bool) -> list[int]:
+    """Ids that a model gives to say `turn`, an assistant's message, its end token included."""
+    asked = Chat(messages=[_QUESTION], thinking=thinking)
+    said = Chat(
+        messages=[_QUESTION, turn], thinking=thinking, template_kwargs={"add_generation_prompt": False}
+    )
+    model_format = tokens.model_format
+    prompt, whole = model_format.encode(asked).segments, model_format.encode(said).segments
+    return tokens.encode_segments(_after(prompt, whole))
 
 
-def _call(writer: ScriptWriter, tool: Tool, view: PromptView) -> None:
+def _after(prompt: Sequence[Segment], whole: Sequence[Segment]) -> Sequence[Segment]:
+    """The rest of `whole`, which begins with the opened answer that ends `prompt`."""
+    assert list(whole[: len(prompt)]) == list(prompt)
+    return whole[len(prompt) :]
+
+
+def _call(view: PromptView) -> dict[str, Any]:
+    tool = _choose(view)
     arguments = example(tool.get("parameters") or {"type": "object"}, view.quote or "something")
-    writer.open("tools")
-    write_call(writer, tool["name"], arguments if isinstance(arguments, dict) else {})
-    writer.close("tools")
+    text = json.dumps(arguments if isinstance(arguments, dict) else {}, ensure_ascii=False)
+    return {"id": "call_0", "type": "function", "function": {"name": tool["name"], "arguments": text}}
 
 
 def _choose(view: PromptView) -> Tool:
@@ -95,29 +68,10 @@ def _choose(view: PromptView) -> Tool:
 
 
 def _reasoning(view: PromptView) -> str:
-    return (
-        f"The user wrote “{view.quote}”. That is message {view.messages} of a prompt of {view.tokens} tokens."
-    )
+    return f"The user wrote “{view.quote}”. The prompt has {view.messages} messages and {view.tokens} tokens."
 
 
-def _answer(view: PromptView) -> str:
+def _content(view: PromptView, schema: Any) -> str:
+    if schema is not None:
+        return json.dumps(example(schema, view.quote), ensure_ascii=False)
     return f"You said “{view.quote}”. This is a simulated worker, so here is an echo: {view.quote} ✓"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _escape(value: str) -> str:
-    return value.replace("&", "&amp;").replace('"', "&quot;")
-
-
-def _type_name(value: Any) -> str:
-    names: Sequence[tuple[type | tuple[type, ...], str]] = (
-        (bool, "boolean"),
-        ((int, float), "number"),
-        (str, "string"),
-        (dict, "object"),
-        (list, "array"),
-    )
-    return next((name for kind, name in names if isinstance(value, kind)), "null")

@@ -6,7 +6,7 @@ import codecs
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from parsers.base import ModelFormat, Vocabulary
+from parsers.base import ModelFormat, Segment, Vocabulary
 from parsers.registry import get_format
 
 RANKS_FILE = "tiktoken.model"
@@ -16,6 +16,8 @@ class Tokens:
     """Text to ids and ids to text."""
 
     def __init__(self, model_format: ModelFormat, vocabulary: Vocabulary) -> None:
+        self.model_format = model_format
+        self.end_id = model_format.stop_token_ids[0]
         self.end_ids = frozenset(model_format.stop_token_ids)
         self.size = vocabulary.size
         self._vocabulary = vocabulary
@@ -31,6 +33,13 @@ class Tokens:
     def encode(self, text: str) -> list[int]:
         """Ids of ordinary text."""
         return [int(token_id) for token_id in self._vocabulary.encode_text(text)]
+
+    def encode_segments(self, segments: Iterable[Segment]) -> list[int]:
+        """Ids of a prompt's pieces; each is encoded alone."""
+        ids: list[int] = []
+        for text, is_control in segments:
+            ids += [self._vocabulary.control_id(text)] if is_control else self.encode(text)
+        return ids
 
     def control(self, spelling: str) -> int | None:
         """Id of a control token; None when the vocabulary has no such token."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from parsers.registry import get_format
 from simulator.cli import start_http
 from simulator.publisher import EventPublisher
 from simulator.server import Worker
@@ -41,10 +42,6 @@ class ByteVocabulary:
         return table
 
 
-class ByteFormat:
-    stop_token_ids = (FIRST_CONTROL_ID + 2, FIRST_CONTROL_ID + 1)
-
-
 class RunningWorker:
     """A worker, its address and its sockets."""
 
@@ -58,7 +55,7 @@ class RunningWorker:
 
 @pytest.fixture
 def tokens() -> Tokens:
-    return Tokens(ByteFormat(), ByteVocabulary())  # type: ignore[arg-type]
+    return Tokens(get_format("kimi_k3"), ByteVocabulary())
 
 
 @pytest.fixture
