@@ -89,6 +89,17 @@ def stop_strings(raw: bytes) -> list[str]:
     return stops
 
 
+_prompt = msgspec.json.Decoder(str | list[int | str | list[int]]).decode
+
+
+def prompt(raw: bytes) -> str | list[Any]:
+    """A completion's prompt: text, token ids, or a list of either, not mixed."""
+    value: str | list[Any] = _decode(_prompt, raw, "a string, a list of token ids, or a list of them")
+    if isinstance(value, list) and len({type(item) for item in value}) > 1:
+        raise ValueError("must not mix text and token ids")
+    return value
+
+
 def logit_bias(raw: bytes) -> dict[str, float]:
     value = _decode(msgspec.json.Decoder(dict[str, float]).decode, raw, "an object of numbers by token id")
     for key, bias in value.items():

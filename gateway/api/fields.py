@@ -82,7 +82,7 @@ CHAT: dict[str, checks.Check] = {
 }
 
 COMPLETION: dict[str, checks.Check] = {
-    "prompt": checks.typed(str | list[int] | list[str] | list[list[int]], "a string or a list of token ids"),
+    "prompt": checks.prompt,
     "echo": _boolean,
     "suffix": checks.text(),
 }

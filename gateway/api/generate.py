@@ -53,7 +53,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     """The same, and the number of choices."""
 
 
-def handler(surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def generating(surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The aiohttp handler of a surface."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -93,13 +93,17 @@ async def _whole(
 
     def fresh() -> Whole:
         """Each attempt starts its answer anew."""
-        answer[:] = [surface.whole(surface.id_prefix + job.request_id, int(time.time()), job.model, prepared.n)]
+        answer[:] = [
+            surface.whole(surface.id_prefix + job.request_id, int(time.time()), job.model, prepared.n)
+        ]
         return answer[0]
 
     flight = await services.dispatcher.run(job, services.preparer.generation(prepared, fresh))
     flight.close()
     usage = _usage(services, prepared, flight)
-    return web.Response(body=answer[0].body(usage), content_type="application/json", headers=_headers(job.request_id))
+    return web.Response(
+        body=answer[0].body(usage), content_type="application/json", headers=_headers(job.request_id)
+    )
 
 
 async def _stream(

@@ -30,7 +30,9 @@ async def relay(
 ) -> web.StreamResponse:
     """Route by load and pass the request through. Raises NoWorkerError, EngineError."""
     failed: frozenset[str] = frozenset()
-    route = RouteRequest(request_id=request_id, model=fields.values["model"], token_ids=NO_TOKENS, exclude=failed)
+    route = RouteRequest(
+        request_id=request_id, model=fields.values["model"], token_ids=NO_TOKENS, exclude=failed
+    )
     placement = services.router.route(route)
     try:
         return await _send(services, request, path, body, fields, request_id, placement)
@@ -89,7 +91,12 @@ class _RelayStream:
 
 
 async def _stream(
-    request: web.Request, engine: OpenAiEngine, path: str, body: bytes, request_id: str, headers: dict[str, str]
+    request: web.Request,
+    engine: OpenAiEngine,
+    path: str,
+    body: bytes,
+    request_id: str,
+    headers: dict[str, str],
 ) -> web.StreamResponse:
     stream = _RelayStream()
     call = await engine.stream(path, body, request_id, stream)

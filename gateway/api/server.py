@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gateway.api import info
 from gateway.api.errors import body_of, from_engine
-from gateway.api.generate import handler
+from gateway.api.generate import generating
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import SURFACES
 from gateway.engines.base import EngineError
@@ -28,7 +28,7 @@ def public_app(services: Services) -> web.Application:
     """What clients see."""
     app = _app(services)
     for surface in SURFACES:
-        app.router.add_post(surface.path, handler(surface))
+        app.router.add_post(surface.path, generating(surface))
     app.router.add_get("/v1/models", info.models)
     app.router.add_get("/v1/models/{model:.+}", info.model)
     app.router.add_get("/health", info.health)
@@ -55,13 +55,13 @@ def _app(services: Services) -> web.Application:
 
 
 @web.middleware
-async def _answer_errors(request: web.Request, handle: Handler) -> web.StreamResponse:
+async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every failure before the first byte becomes OpenAI's error body; every request is counted."""
     services = request.app[SERVICES]
     services.metrics.in_flight += 1
     status = CLIENT_LEFT
     try:
-        response = await handle(request)
+        response = await handler(request)
         status = response.status
         return response
     except ConnectionResetError:
@@ -98,7 +98,9 @@ def _request_error(request: web.Request, error: Exception) -> RequestError:
 
 def _http_error(request: web.Request, error: web.HTTPException) -> RequestError:
     if error.status == 404:
-        return RequestError(404, f"There is no {request.method} {request.path[:200]} here.", code="unknown_url")
+        return RequestError(
+            404, f"There is no {request.method} {request.path[:200]} here.", code="unknown_url"
+        )
     if error.status == 405:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
         message = f"{request.method} is not allowed here."

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import aiohttp
 import msgspec
-from router.selector import Router
 
 from gateway.config import WorkerSettings
 from gateway.engines.base import EngineClient, EngineError
@@ -18,6 +17,7 @@ from gateway.engines.vllm import VllmEngine
 from gateway.fleet.probe import ProbeError, healthy, probe
 from gateway.fleet.worker import Profile, Worker, WorkerState
 from router.messages import WorkerInfo
+from router.selector import Router
 
 logger = logging.getLogger(__name__)
 

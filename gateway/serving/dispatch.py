@@ -6,7 +6,6 @@ import logging
 from typing import Protocol
 
 import msgspec
-from router.selector import Router
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.serving.generation import GenerationFactory
@@ -14,6 +13,7 @@ from gateway.serving.inflight import InFlight
 from gateway.telemetry.metrics import Metrics
 from gateway.tokens.tokenizer import EncodedPrompt
 from router.messages import NoWorkerError, Placement, RouteRequest
+from router.selector import Router
 
 logger = logging.getLogger(__name__)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from router.selector import Router
-
 from gateway.engines.base import EngineCall, EngineClient, EngineRequest
 from gateway.serving.generation import Generation, GenerationFactory
 from gateway.telemetry.metrics import Metrics
 from router.messages import FirstToken, Placement, Release
+from router.selector import Router
 
 
 class InFlight:

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import msgspec
-from parsers.plain import PlainFormat
 
 from gateway.serving.dispatch import Job
 from gateway.serving.errors import bad_request, context_length_exceeded
@@ -17,6 +16,7 @@ from gateway.serving.request import Fields
 from gateway.serving.stops import StopMatcher
 from gateway.tokens.tokenizer import EncodedPrompt, Tokenizer, TokenizerError
 from parsers.base import Chat, FormatError, ModelFormat, OutputOptions, OutputParser, Segment
+from parsers.plain import PlainFormat
 
 OFF_LOOP_CHARS = 16_000
 """Text longer than this is tokenized in a thread: 16,000 characters cost about a millisecond."""
@@ -64,6 +64,8 @@ class Preparer:
         """Raises RequestError."""
         values = fields.values
         chat = _chat(values)
+        if not chat.messages:
+            raise bad_request("`messages` must not be empty.", "messages")
         try:
             encoded = self._format.encode(chat)
         except FormatError as error:

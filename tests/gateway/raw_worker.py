@@ -22,6 +22,8 @@ class RawWorker:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         """(path, body) of each request."""
         self.connections = 0
+        self.asked = asyncio.Event()
+        """Set when the first request is in."""
         self.left = asyncio.Event()
         """Set when a client has closed a connection."""
         self.url = ""
@@ -40,6 +42,7 @@ class RawWorker:
                 body = await reader.readexactly(length)
                 path = head.split(b" ")[1].decode()
                 self.requests.append((path, msgspec.json.decode(body)))
+                self.asked.set()
                 answer = self.answers.pop(0)
                 watch = asyncio.create_task(self._watch(reader))
                 await answer(writer, body)
@@ -52,7 +55,7 @@ class RawWorker:
             writer.close()
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        while not (reader.at_eof() or reader.exception()):
+        while not (reader.at_eof() or reader.exception()):  # noqa: ASYNC110 - a reader has no such event
             await asyncio.sleep(0.01)
         self.left.set()
 
@@ -61,7 +64,7 @@ class RawWorker:
 async def running(*answers: Answer) -> AsyncIterator[RawWorker]:
     worker = RawWorker(*answers)
     server = await asyncio.start_server(worker.accept, "127.0.0.1", 0)
-    worker.url = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+    worker.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
         yield worker
     finally:

@@ -216,8 +216,7 @@ async def test_an_aborted_call_closes_its_connection_and_resolves() -> None:
 async def test_cancelling_the_start_closes_the_connection() -> None:
     async with running(silence) as worker:
         task = asyncio.create_task(VllmEngine(worker.url, "generate").start(request(), Sink()))
-        while not worker.requests:
-            await asyncio.sleep(0.01)
+        await worker.asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -255,7 +254,7 @@ async def test_a_data_parallel_rank_goes_out_as_a_header() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        url = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(EngineError):
             await VllmEngine(url, "generate").start(request(dp_rank=3), Sink())
     assert b"X-data-parallel-rank: 3\r\n" in seen[0]

@@ -38,7 +38,9 @@ texts = st.text(alphabet="abc", max_size=30)
     size=st.integers(1, 30),
     include=st.booleans(),
 )
-def test_any_cut_stops_where_the_whole_text_does(text: str, stops: list[str], size: int, include: bool) -> None:
+def test_any_cut_stops_where_the_whole_text_does(
+    text: str, stops: list[str], size: int, include: bool
+) -> None:
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
     assert run(pieces, stops, include=include) == cut(text, stops, include=include)
 

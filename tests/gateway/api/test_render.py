@@ -1,0 +1,122 @@
+"""Events to OpenAI's chunks and bodies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.api.chat_render import ChatStream, ChatWhole
+from gateway.api.completion_render import CompletionStream, CompletionWhole
+from gateway.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from parsers.base import ContentDelta, Finish, ReasoningDelta, ToolArgumentsDelta, ToolCallStart
+
+USAGE = Usage(3, 2, 5, PromptTokensDetails(1), CompletionTokensDetails(1))
+EVENTS = [
+    ReasoningDelta('a"\n'),
+    ContentDelta("é\u2028"),
+    ToolCallStart(0, "id1", "f"),
+    ToolArgumentsDelta(0, '{"x":'),
+    ToolArgumentsDelta(0, "1}"),
+    Finish("tool_calls"),
+]
+
+
+def frames(data: bytes) -> list[Any]:
+    parts = data.decode().split("\n\n")
+    assert parts.pop() == ""
+    assert all(part.startswith("data: ") for part in parts)
+    assert parts.pop() == "data: [DONE]"
+    return [msgspec.json.decode(part[6:]) for part in parts]
+
+
+def test_a_chat_stream_has_one_kind_of_increment_a_frame_between_a_role_and_a_finish_frame() -> None:
+    stream = ChatStream("chatcmpl-1", 7, 'm"x')
+    stream.emit(0, EVENTS)
+    chunks = frames(stream.end(1, None))
+    for chunk in chunks:
+        assert {key: chunk[key] for key in ("id", "object", "created", "model")} == {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 7,
+            "model": 'm"x',
+        }
+        assert chunk["choices"][0].keys() == {"index", "delta", "finish_reason"}
+    call = {"index": 0, "id": "id1", "type": "function", "function": {"name": "f", "arguments": ""}}
+    assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": 'a"\n'},
+        {"content": "é\u2028"},
+        {"tool_calls": [call]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {},
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 6 + ["tool_calls"]
+
+
+def test_usage_comes_in_a_last_chunk_without_choices_when_asked_for() -> None:
+    stream = ChatStream("c", 7, "m")
+    last = frames(stream.end(1, USAGE))[-1]
+    assert last["choices"] == []
+    assert last["usage"] == msgspec.to_builtins(USAGE)
+
+
+def test_choices_of_one_stream_are_told_apart_by_index() -> None:
+    stream = ChatStream("c", 7, "m")
+    stream.emit(1, [ContentDelta("b")])
+    stream.emit(0, [ContentDelta("a")])
+    chunks = frames(stream.end(2, None))
+    assert [chunk["choices"][0]["index"] for chunk in chunks] == [1, 1, 0, 0, 0, 1]
+
+
+def test_rendered_frames_are_handed_out_once_a_read() -> None:
+    stream, written = ChatStream("c", 7, "m"), list[bytes]()
+    stream.emit(0, [ContentDelta("a")])
+    first = stream.take()
+    stream.write = written.append
+    stream.emit(0, [ContentDelta("b"), ContentDelta("c")])
+    stream.flush()
+    stream.flush()
+    assert first.count(b"data: ") == 2
+    assert [data.count(b"data: ") for data in written] == [2]
+
+
+def test_a_broken_stream_ends_in_an_error_frame_and_done() -> None:
+    stream = ChatStream("c", 7, "m")
+    stream.emit(0, [ContentDelta("a")])
+    assert frames(stream.fail(b'{"error":{"message":"x"}}'))[-1] == {"error": {"message": "x"}}
+
+
+def test_a_whole_chat_joins_its_pieces() -> None:
+    whole = ChatWhole("c", 7, "m", 2)
+    whole.emit(0, EVENTS)
+    whole.emit(1, [Finish("length")])
+    body = msgspec.json.decode(whole.body(USAGE))
+    call = {"id": "id1", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
+    assert body["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "é\u2028",
+        "reasoning_content": 'a"\n',
+        "tool_calls": [call],
+    }
+    assert [choice["finish_reason"] for choice in body["choices"]] == ["tool_calls", "length"]
+    assert body["choices"][1]["message"]["content"] == ""
+    assert body["usage"] == msgspec.to_builtins(USAGE)
+
+
+def test_a_message_of_tool_calls_alone_has_null_content() -> None:
+    whole = ChatWhole("c", 7, "m", 1)
+    whole.emit(0, [ToolCallStart(0, "i", "f")])
+    assert msgspec.json.decode(whole.body(USAGE))["choices"][0]["message"]["content"] is None
+
+
+def test_completions_render_text_alone() -> None:
+    stream, whole = CompletionStream("cmpl-1", 7, "m"), CompletionWhole("cmpl-1", 7, "m", 1)
+    for renderer in (stream, whole):
+        renderer.emit(0, [ContentDelta("a"), ContentDelta("b"), Finish("length")])
+    chunks = frames(stream.end(1, USAGE))
+    assert [chunk["choices"][0]["text"] for chunk in chunks[:-1]] == ["a", "b", ""]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    choice = msgspec.json.decode(whole.body(USAGE))["choices"][0]
+    assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
