@@ -91,8 +91,14 @@ class Child:
 
     def tail(self) -> str:
         """The end of the log, for a failure text."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return f"--- end of {self.log} ---\n" + "\n".join(lines[-LOG_TAIL_LINES:])
+        return f"--- end of {self.log} ---\n" + "\n".join(self._lines()[-LOG_TAIL_LINES:])
+
+    def last_line(self) -> str:
+        """The last words in the log."""
+        return next((line for line in reversed(self._lines()) if line.strip()), "it logged nothing")
+
+    def _lines(self) -> list[str]:
+        return self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
 
     def wait_ready(self, check: Callable[[], object], seconds: float) -> None:
         """Wait for `check`; a child that ends meanwhile, or takes too long, fails with its log."""

@@ -1,6 +1,6 @@
-"""A model directory for Dynamo's mock worker: a byte-level BPE of the standard library, a chat template, a config.
+"""A model directory for Dynamo's mock worker: a byte-level BPE of the standard library, a template.
 
-usage: make_model.py DIRECTORY      run by setup.sh with the Python of Dynamo's environment, which has `tokenizers`
+usage: make_model.py DIRECTORY      run by setup.sh with the Python of Dynamo's environment
 """
 
 from __future__ import annotations

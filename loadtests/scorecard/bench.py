@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
@@ -61,7 +62,7 @@ class Bench:
             child.stop()
 
     def start(self, server: str, paced: bool) -> None:
-        """Start a server for phases of one pace, and its helpers. Raises AbsentError when it cannot be started."""
+        """Start a server for phases of one pace, and its helpers. Raises AbsentError when it cannot."""
         plan = launch(server, self._site, paced)
         plan = self._ours(plan) if server == OURS else plan
         name = f"{server}-{'paced' if paced else 'fast'}"
@@ -77,7 +78,8 @@ class Bench:
         try:
             child.wait_ready(lambda: _answers(port, body), READY_SECONDS)
         except ProcessFailedError as failure:
-            raise AbsentError(f"did not get ready: {failure}") from None
+            print(failure, file=sys.stderr)
+            raise AbsentError(f"did not get ready: {child.last_line()}") from None
 
     def measure(self, server: str, phase: Phase, requests: int) -> Sample:
         """Raises AbsentError when a request failed: what failed cheaply is no measurement."""

@@ -23,8 +23,8 @@ class Effort(msgspec.Struct, frozen=True):
     """Of a phase's requests, at least one a connection."""
 
 
-QUICK = Effort(repetitions=3)
-FULL = Effort(repetitions=9)
+QUICK = Effort(repetitions=5)
+FULL = Effort(repetitions=15)
 
 Key = tuple[str, str]
 """Phase name and server."""
@@ -94,7 +94,7 @@ class _Run:
                 self._absent[phase, server] = reason_text
 
     def _measure(self, key: Key, share: float) -> None:
-        if key in self._absent:
+        if key in self._absent or (key[0], OURS) in self._absent:
             return
         phase = self._phases[key[0]]
         requests = max(phase.concurrency, int(phase.requests * share))

@@ -80,7 +80,7 @@ def _vllm_router(site: Site, paced: bool) -> Launch:
 
 
 def _dynamo(site: Site, paced: bool) -> Launch:
-    """Frontend and its own mock worker, found through files: no etcd, no NATS. Only the frontend is measured."""
+    """The frontend, which is measured, and its own mock worker; they meet through files: no etcd, no NATS."""
     python = _installed(site, "dynamo/bin/python")
     (port,) = free_ports(1)
     planes = {"discovery-backend": "file", "request-plane": "tcp", "event-plane": "zmq"}
