@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
+
+from parsers.base import Segment
 
 ENTRY_OVERHEAD_BYTES = 300
 """What an entry costs beside its text, ids and JSON: measured, for the dictionary node and object headers."""
@@ -35,6 +37,7 @@ class SegmentCache:
         self.hits = 0
         self.misses = 0
         self._entries: OrderedDict[str, EncodedSegment] = OrderedDict()
+        self._pinned: dict[str, EncodedSegment] = {}
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -43,20 +46,21 @@ class SegmentCache:
     def __repr__(self) -> str:
         return f"<SegmentCache {len(self)} segments, {self.bytes_used} of {self.max_bytes} bytes>"
 
-    def find(self, texts: Iterable[str]) -> list[EncodedSegment | None]:
-        """What is known of each text, in order; None is a miss."""
-        found: list[EncodedSegment | None] = []
-        with self._lock:
-            entries = self._entries
-            for text in texts:
-                entry = entries.get(text)
-                if entry is not None:
-                    entries.move_to_end(text)
-                found.append(entry)
-            missed = found.count(None)
-            self.misses += missed
-            self.hits += len(found) - missed
+    def find(self, segments: Sequence[Segment]) -> list[EncodedSegment | None]:
+        """What is known of each segment, in order; None is a miss."""
+        pinned, entries = self._pinned.get, self._entries.get
+        found = [pinned(text) if is_control else entries(text) for text, is_control in segments]
+        misses = found.count(None)
+        self.misses += misses
+        self.hits += len(found) - misses
+        if self.bytes_used > self.max_bytes // 2:
+            # Only a cache that fills up must know what was used last.
+            self._touch(segments, found)
         return found
+
+    def pin(self, text: str, entry: EncodedSegment) -> None:
+        """Keep a control segment's entry for good: they are few."""
+        self._pinned[text] = entry
 
     def put(self, text: str, entry: EncodedSegment) -> None:
         """Keep an entry, unless it alone would take more than a quarter of the cache."""
@@ -70,6 +74,12 @@ class SegmentCache:
             self.bytes_used += size
             while self.bytes_used > self.max_bytes:
                 self.bytes_used -= self._size(*self._entries.popitem(last=False))
+
+    def _touch(self, segments: Sequence[Segment], found: Sequence[EncodedSegment | None]) -> None:
+        with self._lock:
+            for (text, is_control), entry in zip(segments, found, strict=True):
+                if not is_control and entry is not None and text in self._entries:
+                    self._entries.move_to_end(text)
 
     @staticmethod
     def _size(text: str, entry: EncodedSegment) -> int:

@@ -58,6 +58,8 @@ class ToolCallWriter:
         self._raw = False
         self._value = _Value.NONE
         self._held: list[str] = []
+        self._owed = ""
+        """Punctuation that goes out with the next piece, so that it is no piece of its own."""
 
     def begin(self, name: str | None) -> None:
         """A call's opener; one without a name is not written."""
@@ -67,20 +69,21 @@ class ToolCallWriter:
         self._members = 0
         self._raw = False
         self._value = _Value.NONE
+        self._owed = ""
 
     def begin_argument(self, attributes: Mapping[str, str]) -> None:
         key = attributes.get("key")
         if not self._name or key is None or self._raw:
             return
-        lead = ", " if self._members else "{"
+        self._start()
+        self._owed += f"{', ' if self._members else '{'}{quoted(key)}: "
         self._members += 1
         if attributes.get("type") in _JSON_TYPES:
             self._value = _Value.HELD
-            self._held = [f"{lead}{quoted(key)}: "]
-            self._start()
+            self._held = []
         else:
             self._value = _Value.STRING
-            self._write(f'{lead}{quoted(key)}: "')
+            self._owed += '"'
 
     def begin_json(self) -> None:
         """The opener of a whole JSON object; the element's text is passed on as it is."""
@@ -103,10 +106,9 @@ class ToolCallWriter:
     def end_value(self) -> None:
         """The end of an `argument` or `json` element."""
         if self._value is _Value.STRING:
-            self._write('"')
+            self._owed += '"'
         elif self._value is _Value.HELD:
-            lead, *pieces = self._held
-            self._write(lead + _json_of("".join(pieces)))
+            self._owed += _json_of("".join(self._held))
         self._value = _Value.NONE
 
     def end(self) -> None:
@@ -141,7 +143,8 @@ class ToolCallWriter:
         return self._index
 
     def _write(self, text: str) -> None:
-        self._emit(ToolArgumentsDelta(self._start(), text))
+        self._emit(ToolArgumentsDelta(self._start(), self._owed + text))
+        self._owed = ""
 
     def _new_id(self, index: int) -> str:
         return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -63,6 +64,25 @@ _OPEN, _CLOSE, _SEP, _END = (Segment(marker, True) for marker in (OPEN, CLOSE, S
 _EQUALS, _QUOTE = Segment('="', False), Segment('"', False)
 
 
+# The same few tags make up every prompt.
+@lru_cache(maxsize=4_096)
+def _opening(name: str, attributes: tuple[tuple[str, str], ...]) -> tuple[Segment, ...]:
+    """An opening tag. Each attribute is four segments, three when its value is empty."""
+    segments = [_OPEN, Segment(name, False)]
+    for key, value in attributes:
+        escaped = [Segment(escape_attribute(value), False)] if value else []
+        segments += (Segment(" " + key, False), _EQUALS, *escaped, _QUOTE)
+    return (*segments, _SEP)
+
+
+@lru_cache
+def _closing(name: str) -> tuple[Segment, ...]:
+    return (_CLOSE, Segment(name, False), _SEP)
+
+
+_END_OF_MESSAGE = (*_closing("message"), _END)
+
+
 class Prompt:
     """The segments of a prompt under construction."""
 
@@ -74,18 +94,13 @@ class Prompt:
             self.segments.append(Segment(text, False))
 
     def open(self, name: str, *attributes: tuple[str, str]) -> None:
-        self.segments += (_OPEN, Segment(name, False))
-        for key, value in attributes:
-            self.segments += (Segment(" " + key, False), _EQUALS)
-            self.text(escape_attribute(value))
-            self.segments.append(_QUOTE)
-        self.segments.append(_SEP)
+        self.segments += _opening(name, attributes)
 
     def close(self, name: str) -> None:
-        self.segments += (_CLOSE, Segment(name, False), _SEP)
+        self.segments += _closing(name)
 
     def end_message(self) -> None:
-        self.segments += (_CLOSE, Segment("message", False), _SEP, _END)
+        self.segments += _END_OF_MESSAGE
 
     def element(self, name: str, text: str, *attributes: tuple[str, str]) -> None:
         self.open(name, *attributes)
@@ -115,7 +130,10 @@ def encode_chat(chat: Chat, revision: Revision = "b") -> EncodedChat:
     Revisions differ in how past tool arguments are spelled (see `tool_history`), in reasoning that is
     only space (b writes it) and in unknown roles (a drops the message, b refuses it).
     """
-    return _Encoder(chat, revision).encode()
+    try:
+        return _Encoder(chat, revision).encode()
+    except RecursionError:
+        raise FormatError("the request is nested too deeply") from None
 
 
 class _Encoder:
@@ -247,9 +265,9 @@ class _Encoder:
         choice = self._chat.tool_choice
         if self._tools and isinstance(choice, str) and choice in _TOOL_CHOICE:
             self._prompt.note("tool-choice", _TOOL_CHOICE[choice])
-        wanted = self._chat.response_format or {}
-        kind = wanted.get("type")
-        if kind in ("json_object", "json_schema"):
+        wanted = self._chat.response_format
+        kind = wanted.get("type") if isinstance(wanted, Mapping) else None
+        if wanted and kind in ("json_object", "json_schema"):
             schema = _SCHEMA + _fenced(_schema_of(wanted)) if kind == "json_schema" else ""
             self._prompt.note("response-format", _RESPONSE_FORMAT.format(kind) + schema)
 
@@ -282,7 +300,7 @@ class _Encoder:
 
 def _own_tools(message: Message) -> Sequence[Any]:
     tools = message.get("tools") if _ROLES[message["role"]] == "system" else None
-    return tools if isinstance(tools, Sequence) else ()
+    return tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ()
 
 
 def _image_size(part: Message, param: str) -> tuple[int, int]:

@@ -29,8 +29,7 @@ from parsers.kimi_k3.markers import (
     SEP_ID,
     STOP_IDS,
     Tag,
-    may_become_tag,
-    parse_tag,
+    TagReader,
 )
 from parsers.kimi_k3.text_scanner import TextScanner
 
@@ -56,9 +55,7 @@ class KimiK3Parser:
         self._thought: list[str] | None = []
         """The first reasoning, kept until it is certain that it is none; then None."""
         self._held: list[str] = []
-        self._tag_marker: str | None = None
-        self._tag_body = ""
-        self._tag_tokens = 0
+        self._tag: TagReader | None = None
         self._sinks: dict[State, _Sink] = {
             State.THINK: self._reason,
             State.AFTER_THINK: self._hold,
@@ -86,10 +83,9 @@ class KimiK3Parser:
             if token_id < FIRST_CONTROL_ID:
                 run.append(push(token_id))
             else:
-                if run:
-                    # Bytes that wait for the rest of their character wait in vain.
-                    self._sink("".join(run) + self._detokenizer.flush(), len(run))
-                    run = []
+                # Bytes that wait for the rest of their character wait in vain.
+                self._sink("".join(run) + self._detokenizer.flush(), len(run))
+                run = []
                 self._control(token_id)
         if run:
             self._sink("".join(run), len(run))
@@ -110,7 +106,8 @@ class KimiK3Parser:
         """The end: an unfinished tag and half a character are dropped, then `Finish`."""
         events: list[OutputEvent] = []
         self._events = events
-        self._sink(self._scanner.finish(), 0)
+        if self._tag is None:
+            self._sink(self._scanner.finish(), 0)
         if self._state in AT_END:
             self._apply(AT_END[self._state], None)
         self._enter(State.DONE)
@@ -144,10 +141,8 @@ class KimiK3Parser:
     def _drop(self, text: str, tokens: int) -> None:
         pass
 
-    def _collect_tag(self, text: str, tokens: int) -> None:
-        self._tag_body += text
-        self._tag_tokens += tokens
-        if not may_become_tag(self._tag_marker == CLOSE, self._tag_body):
+    def _read_tag(self, text: str, tokens: int) -> None:
+        if self._tag and not self._tag.feed(text, tokens):
             self._release_tag()
 
     # What control tokens do.
@@ -157,36 +152,35 @@ class KimiK3Parser:
             return
         if token_id in (OPEN_ID, CLOSE_ID):
             self._release_tag()
-            self._tag_marker = OPEN if token_id == OPEN_ID else CLOSE
-            self._tag_body, self._tag_tokens = "", 0
-            self._sink = self._collect_tag
+            self._tag = TagReader(OPEN if token_id == OPEN_ID else CLOSE)
+            self._sink = self._read_tag
         elif token_id == SEP_ID:
             self._end_tag()
         elif token_id in STOP_IDS:
-            self._tag_marker = None
+            self._tag = None
             self._step(END_OF_MESSAGE, None)
 
     def _end_tag(self) -> None:
-        tag = parse_tag(self._tag_marker == CLOSE, self._tag_body) if self._tag_marker else None
-        if tag is None:
+        tag = self._tag.finish() if self._tag else None
+        shown = tag is None or self._state not in HIDES_KNOWN_TAGS
+        if tag is not None and tag.name in TABLE[self._state]:
+            self._tag = None
+            self._step(tag.name, tag)
+        elif shown:
             self._release_tag()
             self._literal(SEP, 0)
-            return
-        self._tag_marker = None
-        self._sink = self._sinks.get(self._state, self._drop)
-        name = "/" + tag.name if tag.closes else tag.name
-        if name in TABLE[self._state]:
-            self._step(name, tag)
-        elif self._state not in HIDES_KNOWN_TAGS:
-            self._literal((CLOSE if tag.closes else OPEN) + self._tag_body + SEP, self._tag_tokens)
+        else:
+            self._drop_tag()
 
     def _release_tag(self) -> None:
         """What looked like a tag is none: in a channel that shows text it is text."""
-        if self._tag_marker is None:
-            return
-        marker, self._tag_marker = self._tag_marker, None
+        if tag := self._drop_tag():
+            self._literal(tag.text, tag.tokens)
+
+    def _drop_tag(self) -> TagReader | None:
+        tag, self._tag = self._tag, None
         self._sink = self._sinks.get(self._state, self._drop)
-        self._literal(marker + self._tag_body, self._tag_tokens)
+        return tag
 
     def _literal(self, text: str, tokens: int) -> None:
         if self._state in SHOWS_TEXT:
@@ -196,12 +190,14 @@ class KimiK3Parser:
         state, effects = TABLE[self._state][name]
         if state is not State.THINK and self._state is State.THINK and Effect.RETRACT_THOUGHT not in effects:
             self._thought = None
-        self._enter(state)
         for effect in effects:
             self._apply(effect, tag)
+        if self._state is not State.DONE:
+            self._enter(state)
 
     def _enter(self, state: State) -> None:
         self._state = state
+        self._held = []
         self._sink = self._sinks.get(state, self._drop)
 
     def _apply(self, effect: Effect, tag: Tag | None) -> None:
