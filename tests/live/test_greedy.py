@@ -1,4 +1,4 @@
-"""What the model says by itself is the same through the gateway as asked directly; the comparison can tell."""
+"""What the model says by itself is the same through the gateway as asked directly."""
 
 from __future__ import annotations
 
