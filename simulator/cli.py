@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
 
 DEFAULTS = SimulatorSettings()
-SHUTDOWN_SECONDS = 1.0
+SHUTDOWN_SECONDS = 0.5
+_READY = re.compile(r"^simulator .* on (http://\S+), KV events on ", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         settings.check()
         tokens = Tokens.load(settings.model_format, settings.tokenizer)
     except (KeyError, OSError, ValueError) as error:
-        print(f"simulator {settings.name}: {error!r}", file=sys.stderr)
+        print(f"simulator {settings.name}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(settings, tokens))
@@ -106,6 +108,12 @@ async def start_http(worker: Worker, settings: SimulatorSettings) -> web.AppRunn
     await runner.setup()
     await web.TCPSite(runner, settings.host, settings.port).start()
     return runner
+
+
+def ready_url(log: str) -> str | None:
+    """The worker's address, once its log has the line that says so."""
+    found = _READY.search(log)
+    return found[1] if found else None
 
 
 def _ready_line(settings: SimulatorSettings, runner: web.AppRunner, publisher: EventPublisher) -> str:
