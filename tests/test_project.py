@@ -136,6 +136,13 @@ def test_the_changelog_has_the_version(project: dict[str, Any]) -> None:
     assert f"## {project['project']['version']}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+def test_the_test_command_covers_all_but_the_live_tests(project: dict[str, Any]) -> None:
+    paths = project["tool"]["pytest"]["ini_options"]["testpaths"]
+    holders = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("test_*.py")}
+    folders = {name for name in holders if not name.endswith(".py")}
+    assert set(paths) == {"tests/test_*.py"} | {f"tests/{name}" for name in folders - {"live"}}
+
+
 def test_the_readme_gives_the_commands_that_ci_runs() -> None:
     readme, ci = ((ROOT / name).read_text() for name in ("README.md", ".ci/run"))
     for command in ("uv run kvgateway demo", "uv run pytest"):

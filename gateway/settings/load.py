@@ -55,13 +55,13 @@ def _value(key: str, raw: Raw, document: Document) -> Any:
 
 
 def _check_name(name: str, key: str, known: tuple[str, ...], origins: Mapping[str, str]) -> None:
-    if known and name not in known:
+    if name not in known:
         where = origins[key].removeprefix("file ")
         raise bad_value(where, key, "expected one of " + ", ".join(sorted(known)), name)
 
 
 def policy_names() -> tuple[str, ...]:
     """The router's policies."""
-    from router.policy import POLICIES  # it imports numpy, which `--help` need not wait for
+    from router.policy import POLICIES  # `--help` need not wait for it
 
     return tuple(POLICIES)

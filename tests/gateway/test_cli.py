@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
@@ -124,6 +126,34 @@ def test_an_app_that_cannot_start_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err == "kvgateway: port 8000 is taken\n"
 
 
+def test_a_taken_port_is_one_line_and_exit_code_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = command("serve", "--port", str(port), "--admin-port", "0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvgateway: ")
+    assert str(port) in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unreadable_tokenizer_is_one_line_and_exit_code_2() -> None:
+    done = command("serve", "--port", "0", "--admin-port", "0", "--tokenizer", "/no/such/folder")
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvgateway: ")
+    assert "/no/such/folder" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_serve_starts_without_workers_and_ends_well_on_sigterm() -> None:
+    arguments = [sys.executable, "-m", "gateway.cli", "serve", "--port", "0", "--admin-port", "0"]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        log = server.stderr.readline()
+        server.send_signal(signal.SIGTERM)
+        log += server.stderr.read()
+        assert server.wait(timeout=30) == 0, log
+
+
 @pytest.mark.parametrize(("name", "module"), [("demo", "gateway.demo"), ("sim", "simulator.cli")])
 def test_demo_and_sim_bring_their_own_arguments(
     name: str, module: str, monkeypatch: pytest.MonkeyPatch
@@ -162,7 +192,7 @@ def test_help_loads_neither_the_service_nor_the_simulator() -> None:
         "import sys; from gateway import cli\n"
         "try: cli.main(['--help'])\n"
         "except SystemExit: pass\n"
-        "print([name for name in ('aiohttp', 'gateway.app', 'zmq', 'numpy') if name in sys.modules])"
+        "print([name for name in ('aiohttp', 'gateway.app', 'zmq', 'asyncio') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
