@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.hashing import PrefixChain, PrefixHasher, extend_hashes
+from tests.router.wire import tokens
+
+HASHER = PrefixHasher(7)
+id_lists = st.lists(st.integers(0, 2**32 - 1), max_size=80)
+
+
+def whole(chain: PrefixChain) -> list[int]:
+    while chain.grow():
+        pass
+    return chain.hashes
+
+
+@given(id_lists, st.integers(1, 9))
+def test_a_lazy_chain_equals_the_chain_of_an_event(ids: list[int], block_size: int) -> None:
+    root = HASHER.root()
+    chain = PrefixChain(tokens(ids), block_size, root)
+    assert whole(chain) == extend_hashes(root, tokens(ids).tobytes(), block_size)
+    assert len(chain.hashes) == chain.length == len(ids) // block_size
+
+
+@given(id_lists, st.integers(1, 5), st.data())
+def test_a_chain_goes_on_from_any_of_its_blocks(ids: list[int], block_size: int, data: st.DataObject) -> None:
+    raw = tokens(ids).tobytes()
+    hashes = extend_hashes(HASHER.root(), raw, block_size)
+    cut = data.draw(st.integers(0, len(hashes)))
+    parent = hashes[cut - 1] if cut else HASHER.root()
+    assert hashes[cut:] == extend_hashes(parent, raw[cut * block_size * 4 :], block_size)
+
+
+def test_a_chain_is_hashed_in_doubling_strides() -> None:
+    chain = PrefixChain(tokens(range(1000)), 1, 0)
+    sizes = [len(chain.hashes) for _ in range(5) if chain.grow()]
+    assert sizes == [8, 16, 32, 64, 128]
+
+
+def test_a_chain_can_be_bounded_and_the_tokens_strided() -> None:
+    assert len(whole(PrefixChain(tokens(range(100)), 4, 0, length=3))) == 3
+    every_other = np.arange(200, dtype=np.uint32)[::2]
+    assert whole(PrefixChain(every_other, 4, 0)) == whole(PrefixChain(every_other.copy(), 4, 0))
+
+
+def test_one_token_changes_this_hash_and_all_after_it() -> None:
+    ids = list(range(32))
+    before = extend_hashes(0, tokens(ids).tobytes(), 4)
+    ids[9] = 77
+    after = extend_hashes(0, tokens(ids).tobytes(), 4)
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, True] + [False] * 6
+
+
+def test_what_a_block_holds_beside_tokens_changes_its_hash() -> None:
+    raw = tokens(range(8)).tobytes()
+    plain = extend_hashes(0, raw, 4)
+    image = extend_hashes(0, raw, 4, {1: b"image"})
+    assert plain[0] == image[0]
+    assert plain[1] != image[1]
+
+
+def test_roots_keep_salts_adapters_and_routers_apart() -> None:
+    roots = [
+        HASHER.root(salt, lora)
+        for salt in (None, "", "a", "b", "la", "\ud800")
+        for lora in (None, "", "a", "b")
+    ]
+    roots.append(PrefixHasher(8).root())
+    assert len(set(roots)) == len(roots)
+    assert HASHER.root("a", "b") == PrefixHasher(7).root("a", "b")

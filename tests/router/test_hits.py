@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.hashing import PrefixChain
+from router.hits import Depth, contiguous, ending_in_run, satisfying_all
+from router.holdings import Table
+from tests.router.wire import tokens
+
+SOURCES = 4
+LENGTH = 20
+masks = st.lists(st.integers(0, 2**SOURCES - 1), min_size=LENGTH, max_size=LENGTH)
+often = st.lists(st.sampled_from([15, 15, 15, 7, 14, 11, 0]), min_size=LENGTH, max_size=LENGTH)
+depth_lists = st.lists(st.integers(0, LENGTH), min_size=SOURCES, max_size=SOURCES)
+HASHES = list(range(1000, 1000 + LENGTH))
+
+
+def table_of(held: list[int]) -> Table:
+    return {prefix: mask for prefix, mask in zip(HASHES, held, strict=True) if mask}
+
+
+def as_depths(by_source: list[int]) -> list[Depth]:
+    """What the functions exchange, from one depth a source."""
+    by_depth: dict[int, int] = {}
+    for source, depth in enumerate(by_source):
+        if depth:
+            by_depth[depth] = by_depth.get(depth, 0) | 1 << source
+    return sorted(by_depth.items(), reverse=True)
+
+
+def holds(held: list[int], source: int, depth: int) -> bool:
+    return bool(held[depth - 1] >> source & 1)
+
+
+def run_ends(held: list[int], source: int, depth: int, span: int) -> bool:
+    return all(holds(held, source, end) for end in range(depth, max(0, depth - span), -1))
+
+
+@given(often, st.integers(0, 2**SOURCES - 1), st.integers(0, LENGTH))
+def test_contiguous(held: list[int], mask: int, length: int) -> None:
+    chain = PrefixChain(tokens(range(LENGTH)), 1, 5, length)
+    whole = PrefixChain(tokens(range(LENGTH)), 1, 5)
+    while whole.grow():
+        pass
+    table = {prefix: members for prefix, members in zip(whole.hashes, held, strict=True) if members}
+    expected = []
+    for source in range(SOURCES):
+        depth = 0
+        while mask >> source & 1 and depth < length and holds(held, source, depth + 1):
+            depth += 1
+        expected.append(depth)
+    assert contiguous(chain, table, mask) == as_depths(expected)
+
+
+def test_contiguous_hashes_no_deeper_than_twice_the_deepest() -> None:
+    chain = PrefixChain(tokens(range(10_000)), 1, 5)
+    probe = PrefixChain(tokens(range(10_000)), 1, 5)
+    while len(probe.hashes) < 100:
+        probe.grow()
+    assert contiguous(chain, dict.fromkeys(probe.hashes[:100], 1), 1) == [(100, 1)]
+    assert len(chain.hashes) <= 200
+
+
+@given(st.one_of(masks, often), depth_lists, st.integers(1, 6))
+def test_ending_in_run(held: list[int], depths: list[int], span: int) -> None:
+    expected = [
+        max((end for end in range(1, depth + 1) if run_ends(held, source, end, span)), default=0)
+        for source, depth in enumerate(depths)
+    ]
+    assert ending_in_run(HASHES, as_depths(depths), table_of(held), span) == as_depths(expected)
+
+
+@given(st.lists(st.tuples(often, st.integers(1, 5)), min_size=1, max_size=3), depth_lists)
+def test_satisfying_all(classes: list[tuple[list[int], int]], depths: list[int]) -> None:
+    expected = [
+        max(
+            (
+                end
+                for end in range(1, depth + 1)
+                if all(run_ends(held, source, end, span) for held, span in classes)
+            ),
+            default=0,
+        )
+        for source, depth in enumerate(depths)
+    ]
+    tables = [(table_of(held), span) for held, span in classes]
+    assert satisfying_all(HASHES, as_depths(depths), tables) == as_depths(expected)
