@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75.0
 POLL_SECONDS = 0.05
+GC_THRESHOLDS = (10_000, 20, 50)
+"""Requests leave few cycles behind; the default of 700 looks for them every few requests."""
 
 
 def run(settings: Settings) -> int:
@@ -44,6 +46,7 @@ def build(settings: Settings) -> Services:
     model_format = get_format(settings.model_format)
     try:
         tokenizer = Tokenizer.load(model_format, settings.tokenizer)
+        tokenizer.detokenizer()  # its table takes a moment, which the first client should not pay
     except TokenizerError as error:
         raise StartupError(str(error)) from None
     metrics = Metrics()
@@ -76,6 +79,7 @@ async def _serve(settings: Settings) -> None:
         # What start-up built lives as long as the process: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         logger.info("serving on http://%s:%d", settings.host, settings.port)
         await stop.wait()
         await _drain(services)

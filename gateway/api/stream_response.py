@@ -14,6 +14,7 @@ from gateway.api.sse import chunked
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
+AIOHTTP_DRAIN_BYTES = 0x10000
 
 
 class Flow(Protocol):
@@ -99,7 +100,7 @@ async def stream_answer(
     """Send a stream whose first event is ready; `tail` waits for the end and gives the last bytes."""
     response = EventStreamResponse(headers)
     await response.prepare(request)
-    await response.write(renderer.take())
+    await _write_first(response, renderer.take(), flow)
     writer = ClientWriter(request, flow)
     renderer.write = writer.write
     try:
@@ -113,3 +114,13 @@ async def stream_answer(
         renderer.write = None
         writer.close()
     return response
+
+
+async def _write_first(response: web.StreamResponse, data: bytes, flow: Flow) -> None:
+    """aiohttp waits for a slow client when much is written: nothing may pile up meanwhile."""
+    much = len(data) >= AIOHTTP_DRAIN_BYTES
+    if much:
+        flow.pause()
+    await response.write(data)
+    if much:
+        flow.resume()

@@ -20,7 +20,9 @@ class InFlight:
         self._router = router
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        # Futures of its own: a cancelled wait must not cancel the engine's.
         self._output: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
         self._call: EngineCall | None = None
         self._stopped = False
         self._closed = False
@@ -43,7 +45,8 @@ class InFlight:
     async def wait(self) -> None:
         """The end of the generation. Raises EngineError."""
         assert self._call is not None
-        await asyncio.shield(self._call.done)
+        await self._ended
+        self._call.done.result()
 
     def pause(self) -> None:
         if self._call is not None:
@@ -93,3 +96,5 @@ class InFlight:
 
     def _on_done(self, _: asyncio.Future[None]) -> None:
         self.on_output()
+        if not self._ended.done():
+            self._ended.set_result(None)
