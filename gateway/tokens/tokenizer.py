@@ -75,8 +75,10 @@ class Tokenizer:
         return self.encode_segments([Segment(text, False)]).ids
 
     def prompt_of_ids(self, ids: Sequence[int]) -> EncodedPrompt:
-        """A prompt that came as ids. Raises TokenizerError when one is outside the vocabulary."""
+        """A prompt that came as ids. Raises TokenizerError when one is no id of this vocabulary."""
         size = self.vocabulary.size
+        if not set(map(type, ids)) <= {int}:
+            raise TokenizerError("a token id is not an integer")
         if len(ids) and not (min(ids) >= 0 and max(ids) < size):
             raise TokenizerError(f"a token id is outside 0..{size - 1}")
         return _join([_segment_of(ids)])

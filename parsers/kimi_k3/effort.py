@@ -39,6 +39,8 @@ class Thinking(NamedTuple):
 def resolve_thinking(chat: Chat) -> Thinking:
     """Raises FormatError for a switch or an effort that does not exist."""
     config = chat.thinking if isinstance(chat.thinking, Mapping) else {}
+    if config.get("type") != "disabled" and config.get("keep") not in (None, "all"):
+        raise FormatError("past reasoning is always kept: thinking.keep can only be 'all'", "thinking.keep")
     switch = _switch(chat, config)
     effort = _effort(chat, config)
     on = effort != _OFF if switch is None else switch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,17 @@ def real_tokenizer() -> Path:
     return directory
 
 
-def shared_cases(*kinds: str) -> list[Any]:
-    """Cases of these kinds as pytest parameters; one skipped parameter when there are none."""
+def shared_cases(*kinds: str, where: Mapping[str, object] = {}) -> list[Any]:
+    """Cases of these kinds and fields as pytest parameters; one skipped parameter when there are none."""
     path = ROOT / "../shared/cases/kimi_k3.jsonl"
     if not path.exists():
         return [pytest.param(None, marks=pytest.mark.skip(reason=f"no cases in {path}"))]
-    cases = [json.loads(line) for line in path.read_text().splitlines()]
-    return [pytest.param(case, id=case["id"]) for case in cases if case["kind"] in kinds]
+    cases = [json.loads(line) for line in path.open()]
+    return [
+        pytest.param(case, id=case["id"])
+        for case in cases
+        if case["kind"] in kinds and where.items() <= case.items()
+    ]
 
 
 def segments_of(markup: str) -> list[Segment]:

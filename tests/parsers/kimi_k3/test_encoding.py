@@ -12,6 +12,7 @@ from parsers.kimi_k3.tool_history import Revision
 from tests.parsers.kimi_k3.material import MARKERS, TOOLS, argument, call, end, tag, tools
 
 USER = {"role": "user", "content": "Hi"}
+ANSWERED = {"role": "assistant", "content": "ok", "reasoning_content": "why"}
 MESSAGE_END = end("message") + "<|end_of_msg|>"
 ANSWER = tag("message", role="assistant")
 ASKED = tag("message", role="user") + "Hi" + MESSAGE_END
@@ -177,17 +178,15 @@ class TestNotes:
 
 
 class TestHistory:
-    ANSWERED: dict[str, Any] = {"role": "assistant", "content": "ok", "reasoning_content": "why"}  # noqa: RUF012
-
     def test_past_reasoning_is_kept_in_every_turn(self) -> None:
-        text = prompt(USER, self.ANSWERED, USER, self.ANSWERED)
+        text = prompt(USER, ANSWERED, USER, ANSWERED)
         assert text.count(assistant(response("ok"), "why")) == 2
 
     def test_without_reasoning_the_element_is_empty(self) -> None:
         assert assistant(response("ok")) in prompt(USER, {"role": "assistant", "content": "ok"})
 
     def test_with_thinking_off_history_has_no_reasoning(self) -> None:
-        assert assistant(response("ok"), None) in prompt(USER, self.ANSWERED, thinking=False)
+        assert assistant(response("ok"), None) in prompt(USER, ANSWERED, thinking=False)
 
     def test_reasoning_is_read_under_either_name(self) -> None:
         answered = {"role": "assistant", "content": "ok", "reasoning_content": "", "reasoning": "alias"}
