@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,17 @@ def rig(home: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         yield rig
     finally:
         rig.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure shows the ends of the logs of the gateway and the workers."""
+    report = yield
+    rig = getattr(item, "funcargs", {}).get("rig")
+    if report.failed and isinstance(rig, Rig):
+        for process in (rig.gateway, *rig.workers):
+            report.sections.append((f"log of {process!r}", process.tail()))
+    return report
 
 
 @pytest.fixture(autouse=True)

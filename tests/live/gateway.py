@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from openai import OpenAI
 
 from loadtests.processes import Child, free_ports
-from tests.live.worker import MODEL, answers, request
+from tests.live.worker import answers
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 60.0
@@ -30,9 +28,12 @@ class LiveGateway:
             command += ["--worker", url]
         self._child = Child("gateway", command, {}, ROOT, log_dir / "gateway.log")
 
+    def __repr__(self) -> str:
+        return f"LiveGateway({self.url}, {self._child!r})"
+
     def start(self) -> None:
         self._child.start()
-        self._child.wait_ready(self.lists_the_model, READY_SECONDS)
+        self._child.wait_ready(lambda: answers(f"{self.url}/live"), READY_SECONDS)
 
     def stop(self) -> None:
         self._child.stop()
@@ -47,9 +48,3 @@ class LiveGateway:
     def client(self, timeout: float = 60.0) -> OpenAI:
         """The SDK without its retries: a failure must be seen."""
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=timeout)
-
-    def lists_the_model(self) -> bool:
-        if not answers(f"{self.url}/v1/models"):
-            return False
-        models: dict[str, Any] = json.loads(request(f"{self.url}/v1/models")[1])
-        return MODEL in [model["id"] for model in models["data"]]

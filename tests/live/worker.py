@@ -78,6 +78,7 @@ class LiveWorker:
             "enable-prefix-caching",
             "skip-tokenizer-init",
             "enable-prompt-tokens-details",
+            "disable-uvicorn-access-log",
         ]
         if scale_out:
             flags.append("enable-scale-out")
