@@ -1,4 +1,8 @@
-"""The simulated engine: a waiting queue, one prefill at a time, decoding side by side."""
+"""The simulated engine: a waiting queue, one prefill at a time, decoding side by side.
+
+Being rewritten right now (hybrid groups, preemption, ranks) into a scheduler of steps with the same surface:
+`run`, `reset`, `cache`, `counters`; a step's duration will be one call to `clock.Timing`. Hook in after that.
+"""
 
 from __future__ import annotations
 
