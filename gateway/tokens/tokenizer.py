@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +38,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.vocabulary = vocabulary
         self.cache = SegmentCache(cache_bytes)
+        self._table = TokenTable(vocabulary.token_bytes())
 
     @classmethod
     def load(
@@ -91,10 +91,6 @@ class Tokenizer:
     def detokenizer(self) -> IncrementalDetokenizer:
         """A new detokenizer for one stream."""
         return IncrementalDetokenizer(self._table)
-
-    @cached_property
-    def _table(self) -> TokenTable:
-        return TokenTable(self.vocabulary.token_bytes())
 
     def _encode(self, text: str, is_control: bool) -> EncodedSegment:
         if not is_control:

@@ -51,8 +51,8 @@ class ToolCallWriter:
         self._enabled = enabled
         self._parallel = parallel
         self._ids = ids
-        self._next_index = 0
-        self._index: int | None = None
+        self._index = -1
+        self._started = False
         self._name = ""
         self._members = 0
         self._raw = False
@@ -65,7 +65,7 @@ class ToolCallWriter:
         """A call's opener; one without a name is not written."""
         wanted = self._enabled and (self._parallel or not self.complete)
         self._name = name or "" if wanted else ""
-        self._index = None
+        self._started = False
         self._members = 0
         self._raw = False
         self._value = _Value.NONE
@@ -94,12 +94,11 @@ class ToolCallWriter:
 
     def text(self, text: str) -> None:
         """Text inside an element."""
-        value = self._value
-        if value is _Value.STRING:
+        if self._value is _Value.STRING:
             self._write(quoted(text)[1:-1])
-        elif value is _Value.HELD:
+        elif self._value is _Value.HELD:
             self._held.append(text)
-        elif value is _Value.RAW and text:
+        elif self._value is _Value.RAW:
             self._members += 1
             self._write(text)
 
@@ -115,6 +114,7 @@ class ToolCallWriter:
         """The end of a call; it is complete."""
         if not self._name:
             return
+        self._start()
         if not self._members:
             self._write("{}")
         elif not self._raw:
@@ -130,21 +130,22 @@ class ToolCallWriter:
 
     def abandon(self) -> None:
         """The call ends inside a value: its arguments stay without their end."""
-        if self._name and self._index is not None:
+        if self._name and self._started:
             self.incomplete.append(self._index)
         self._name = ""
         self._value = _Value.NONE
 
-    def _start(self) -> int:
-        if self._index is None:
-            self._index = self._next_index
-            self._next_index += 1
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            self._index += 1
             self._emit(ToolCallStart(self._index, self._new_id(self._index), self._name))
-        return self._index
 
     def _write(self, text: str) -> None:
-        self._emit(ToolArgumentsDelta(self._start(), self._owed + text))
-        self._owed = ""
+        if self._owed:
+            text = self._owed + text
+            self._owed = ""
+        self._emit(ToolArgumentsDelta(self._index, text))
 
     def _new_id(self, index: int) -> str:
         return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"

@@ -13,11 +13,13 @@ it is text like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import NamedTuple
 
 
-class State(Enum):
+class State(IntEnum):
+    """Integers, because a plain enumeration's members are slow to look up by."""
+
     THINK = auto()
     AFTER_THINK = auto()
     """Between reasoning and response. Text here is held: a response's end would make it the response."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class Tag(NamedTuple):
     attributes: Mapping[str, str]
 
 
-class _In(Enum):
+class _In(IntEnum):
     """Where in a tag the next character is."""
 
     START = auto()

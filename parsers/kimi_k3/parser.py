@@ -42,8 +42,8 @@ class KimiK3Parser:
     def __init__(self, options: OutputOptions, detokenizer: Detokenizer) -> None:
         self.reasoning_tokens = 0
         self.reasoning_retracted = False
-        self._detokenizer = detokenizer
         self._push = detokenizer.push
+        self._flush = detokenizer.flush
         self._scanner = TextScanner()
         self._events: list[OutputEvent] = []
         self._calls = ToolCallWriter(
@@ -77,15 +77,17 @@ class KimiK3Parser:
     def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         self._events = events
-        push = self._push
+        push, flush = self._push, self._flush
         run: list[str] = []
         for token_id in token_ids:
             if token_id < FIRST_CONTROL_ID:
                 run.append(push(token_id))
             else:
                 # Bytes that wait for the rest of their character wait in vain.
-                self._sink("".join(run) + self._detokenizer.flush(), len(run))
-                run = []
+                half = flush()
+                if run or half:
+                    self._sink("".join(run) + half, len(run))
+                    run = []
                 self._control(token_id)
         if run:
             self._sink("".join(run), len(run))
