@@ -30,7 +30,7 @@ class PlainFormat:
 
     name = "plain"
 
-    def __init__(self, stop_token_ids: Sequence[int] = (END_ID,)) -> None:
+    def __init__(self, stop_token_ids: Sequence[int] = ()) -> None:
         """`stop_token_ids` end an answer and are not shown; give another family's to read its completions."""
         self.stop_token_ids = stop_token_ids
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from parsers.base import ModelFormat
 from parsers.kimi_k3.format import KimiK3Format
-from parsers.plain import PlainFormat
+from parsers.plain import END_ID, PlainFormat
 
 FORMATS: dict[str, Callable[[], ModelFormat]] = {
     "kimi_k3": KimiK3Format,
     "kimi_k3_rev_a": lambda: KimiK3Format("kimi_k3_rev_a", "a"),
-    "plain": PlainFormat,
+    "plain": lambda: PlainFormat((END_ID,)),
 }
 
 DEFAULT_FORMAT = "kimi_k3"

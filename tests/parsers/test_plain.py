@@ -20,6 +20,13 @@ def test_everything_is_content() -> None:
     assert parser.finish("length") == [Finish("length")]
 
 
+def test_no_token_ends_the_text_unless_it_is_said_to() -> None:
+    tokenizer = Tokenizer.load(get_format("plain"))
+    assert PlainFormat().stop_token_ids == ()
+    parser = get_format("plain").parser(OutputOptions(thinking=False), tokenizer.detokenizer())
+    assert parser.feed([ord("a"), END_ID, ord("b")]) == [ContentDelta("a")]
+
+
 @pytest.mark.parametrize("size", [1, 5])
 def test_a_stop_token_ends_the_text(size: int) -> None:
     tokenizer = Tokenizer.load(get_format("kimi_k3"))
