@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from tests.live.gateway import ROOT
 from tests.live.rig import Rig
 
-SHARED = ROOT.parent / "shared"
+SHARED = Path(os.environ.get("KVGATEWAY_SHARED") or ROOT.parent / "shared")
 SETUP = ROOT / "scripts/live_setup.sh"
 SETUP_SECONDS = 900
 
