@@ -207,7 +207,8 @@ class KvFeed:
             dealer.connect(self.replay_endpoint or "")
             await dealer.send_multipart([b"", start.to_bytes(8, "big")])
             while True:
-                frames = await asyncio.wait_for(dealer.recv_multipart(), self._replay_timeout)
+                async with asyncio.timeout(self._replay_timeout):
+                    frames = await dealer.recv_multipart()
                 number = _number(frames)
                 if number == _END_OF_REPLAY:
                     return self._sequencer.replay_ended()

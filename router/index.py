@@ -78,9 +78,10 @@ class PrefixIndex:
         self._max_blocks = max_blocks
         self._attention: Table = {}
         self._tables: dict[Demand, Table] = {ATTENTION: self._attention}
-        self._owners: list[Source | None] = []
-        """Source by bit number; None while the bit's last life is being swept or the bit is free."""
+        self._owners: dict[int, Source] = {}
+        """Source by bit, of lives that go on."""
         self._free: list[int] = []
+        self._bits = 0
         self._sizes: dict[int, int] = {}
         """Block size -> mask of the sources that have announced it."""
         self._rules: dict[Rule, int] = {}
@@ -170,11 +171,11 @@ class PrefixIndex:
     def _new_bit(self) -> int:
         if self._free:
             return self._free.pop()
-        self._owners.append(None)
-        return 1 << (len(self._owners) - 1)
+        self._bits += 1
+        return 1 << (self._bits - 1)
 
     def _adopt(self, source: Source) -> None:
-        self._owners[source.bit.bit_length() - 1] = source
+        self._owners[source.bit] = source
         self._follow(source)
 
     def _follow(self, source: Source) -> None:
@@ -182,7 +183,7 @@ class PrefixIndex:
 
     def _retire(self, source: Source) -> None:
         bit = source.bit
-        self._owners[bit.bit_length() - 1] = None
+        del self._owners[bit]
         for block_size in source.sizes:
             unset(self._sizes, block_size, bit)
         unset(self._rules, source.rule, bit)
@@ -319,6 +320,4 @@ class PrefixIndex:
         while mask:
             low = mask & -mask
             mask ^= low
-            source = self._owners[low.bit_length() - 1]
-            if source is not None:
-                yield source
+            yield self._owners[low]

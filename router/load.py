@@ -67,6 +67,8 @@ class LoadBook:
 
     def __init__(self) -> None:
         self._loads: dict[WorkerKey, Load] = {}
+        self._leaving: set[WorkerKey] = set()
+        """Ranks that are gone and still have open requests."""
         self._open: dict[int, Reservation] = {}
         self._next = 1
         self.ignored = 0
@@ -82,13 +84,13 @@ class LoadBook:
         load = self._loads.get(key)
         if load is None:
             load = self._loads[key] = Load(key)
+        self._leaving.discard(key)
         return load
 
     def drop(self, key: WorkerKey) -> None:
-        """The rank is gone; its load goes with the last open request."""
-        load = self._loads.get(key)
-        if load is not None and not load.sequences:
-            del self._loads[key]
+        """A rank that `load_of` was asked for is gone; its load goes with the last open request."""
+        self._leaving.add(key)
+        self._forget_idle(key)
 
     def reserve(self, load: Load, prompt_tokens: int, overlap_tokens: int) -> int:
         """Count a request that has just been placed; answers the reservation's number."""
@@ -120,6 +122,12 @@ class LoadBook:
         self._report(reservation, cached_tokens)
         reservation.load.sequences -= 1
         reservation.load.context_tokens -= reservation.prompt_tokens
+        self._forget_idle(reservation.load.key)
+
+    def _forget_idle(self, key: WorkerKey) -> None:
+        if key in self._leaving and not self._loads[key].sequences:
+            self._leaving.discard(key)
+            del self._loads[key]
 
     def _end_prefill(self, reservation: Reservation) -> None:
         if reservation.prefilling:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 TokenIds = NDArray[np.uint32]
+
+Role = Literal["aggregated", "prefill", "decode"]
+"""What a worker does for a request: all of it, its prompt, or its answer."""
 
 
 class WorkerKey(msgspec.Struct, frozen=True, order=True):
@@ -23,7 +27,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     models: Sequence[str]
-    role: str = "aggregated"
+    role: Role = "aggregated"
     dp_ranks: int = 1
     max_num_seqs: int | None = None
     labels: Mapping[str, str] = {}
@@ -38,7 +42,7 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     lora: str | None = None
     max_tokens: int | None = None
-    role: str = "aggregated"
+    role: Role = "aggregated"
     """Only workers of this role are eligible."""
     exclude: frozenset[str] = frozenset()
     """Workers that already failed this request."""

@@ -18,11 +18,12 @@ from router.messages import (
     NoWorkerError,
     Placement,
     Release,
+    Role,
     RouteRequest,
     WorkerInfo,
     WorkerKey,
 )
-from router.policy import Target, make_policy
+from router.policy import Overlaps, Target, make_policy
 
 
 class TargetStats(msgspec.Struct, frozen=True):
@@ -82,7 +83,8 @@ class Router:
         seed = secrets.randbits(64) if seed is None else seed
         self._random = Random(seed)
         self._policy_name = policy
-        self._policy = make_policy(policy, CostModel(costs or CostConstants()), self._random)
+        self._cost = CostModel(costs or CostConstants())
+        self._policy = make_policy(policy, self._cost, self._random)
         self._index = PrefixIndex(PrefixHasher(seed), max_blocks)
         self._loads = LoadBook()
         self._workers: dict[str, _Worker] = {}
@@ -128,19 +130,36 @@ class Router:
     def route(self, request: RouteRequest) -> Placement:
         """Choose a rank and reserve a place on it; raises NoWorkerError."""
         targets = self._eligible(request)
-        overlaps = self._index.find(request.token_ids, request.cache_salt, request.lora)
         prompt_tokens = len(request.token_ids)
+        decode = request.role == "decode"
+        # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
+        overlaps = {} if decode else self._index.find(request.token_ids, request.cache_salt, request.lora)
         target = self._policy.choose(targets, overlaps, prompt_tokens)
         self._routed += 1
         target.last_used = self._routed
         overlap = overlaps.get(target.source, 0)
         best = max(overlaps.get(other.source, 0) for other in targets) if overlaps else 0
         return Placement(
-            reservation=self._loads.reserve(target.load, prompt_tokens, overlap),
+            reservation=self._loads.reserve(target.load, prompt_tokens, prompt_tokens if decode else overlap),
             target=target.key,
             overlap_tokens=overlap,
             best_overlap_tokens=best,
         )
+
+    def prefers_pair(self, request: RouteRequest) -> bool:
+        """Whether a prefill worker and a decode worker should serve a request instead of one for both.
+
+        `request.role` is not looked at. Where there are both kinds, the one that costs fewer seconds.
+        """
+        prefill, decode, aggregated = (
+            self._unexcluded(request, role) for role in ("prefill", "decode", "aggregated")
+        )
+        if not (prefill and decode and aggregated):
+            return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
+        overlaps = self._index.find(request.token_ids, request.cache_salt, request.lora)
+        uncached = len(request.token_ids)
+        pair = self._cheapest(prefill, overlaps, uncached) + self._cheapest(decode, {}, 0)
+        return pair < self._cheapest(aggregated, overlaps, uncached)
 
     def first_token(self, message: FirstToken) -> None:
         """The prefill of a reservation is over."""
@@ -184,16 +203,26 @@ class Router:
             ],
         )
 
-    def _eligible(self, request: RouteRequest) -> Sequence[Target]:
-        targets: Sequence[Target] = self._available(request.model, request.role)
+    def _cheapest(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> float:
+        return min(
+            self._cost.seconds(target.load, max(prompt_tokens - overlaps.get(target.source, 0), 0))
+            for target in targets
+        )
+
+    def _unexcluded(self, request: RouteRequest, role: Role) -> Sequence[Target]:
+        targets: Sequence[Target] = self._available(request.model, role)
         if request.exclude:
             targets = [target for target in targets if target.key.worker not in request.exclude]
+        return targets
+
+    def _eligible(self, request: RouteRequest) -> Sequence[Target]:
+        targets = self._unexcluded(request, request.role)
         if not targets:
             self._refused += 1
             raise NoWorkerError(self._reasons(request))
         return [target for target in targets if target.load.sequences < target.capacity] or targets
 
-    def _available(self, model: str, role: str) -> list[Target]:
+    def _available(self, model: str, role: Role) -> list[Target]:
         targets = self._serving.get((model, role))
         if targets is None:
             targets = [
