@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tokenizer", str, "directory with a tiktoken.model; without it the small one in the package", "DIR"
     )
     option("--block-size", int, "tokens in a KV block", "TOKENS")
-    option("--num-blocks", int, "KV blocks of the pool", "N")
+    option("--num-blocks", int, "KV blocks of a rank's pool", "N")
+    option("--kv-groups", str, "KV groups, as in mla+mamba*3 or attention+sliding_window:1024", "GROUPS")
+    option("--dp-size", int, "data-parallel ranks; rank N publishes on the KV event ports plus N", "N")
     option("--max-model-len", int, "largest prompt and output together; without it what fits", "TOKENS")
     option("--max-num-seqs", int, "sequences that run at once", "N")
     option("--max-num-batched-tokens", int, "prompt tokens of one prefill step", "TOKENS")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from simulator import errors, replies
-from simulator.engine import Engine, Generation, Step
+from simulator.engine import Engine
 from simulator.exchange import Exchange, Planner, new_id, wants_usage
+from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText, Json
 from simulator.requests import CompletionBody, prompts_of
 from simulator.tokens import Tokens

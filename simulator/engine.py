@@ -1,169 +1,168 @@
-"""The simulated engine: a waiting queue, one prefill at a time, decoding side by side.
-
-Being rewritten right now (hybrid groups, preemption, ranks) into a scheduler of steps with the same surface:
-`run`, `reset`, `cache`, `counters`; a step's duration will be one call to `clock.Timing`. Hook in after that.
-"""
+"""The simulated engine: one rank's scheduler, its cache and its clock."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 
-import msgspec
-
-from simulator.cache import Event, KVCache, KVSequence
-from simulator.clock import Pace, Timing
+from simulator.cache import Event, KVCache
+from simulator.clock import Timing
+from simulator.generation import Generation, Step
 from simulator.hashing import Digest, chain, root_digest
 from simulator.metrics import Counters
-from simulator.output import Plan
+from simulator.scheduler import Batch, Job, Scheduler, decodes, prefill_tokens
 from simulator.settings import SimulatorSettings
+
+log = logging.getLogger(__name__)
 
 LONG_PROMPT = 65_536
 """Prompts from here on are hashed in a thread, so that other streams keep their pace."""
 
 
-class Generation(msgspec.Struct, kw_only=True):
-    """One sequence to produce; `cached_tokens` is known once the first step is out."""
+class Outbox:
+    """Steps on their way from the engine to one request."""
 
-    index: int
-    token_ids: Sequence[int]
-    plan: Plan
-    tokens_per_step: int
-    step_seconds: float | None = None
-    """Seconds before each step, the first included; None is the timing model."""
-    salt: str | None = None
-    digests: list[Digest] = []
-    cached_tokens: int = 0
+    def __init__(self) -> None:
+        self._steps: list[Step | BaseException] = []
+        self._waiter: asyncio.Future[None] | None = None
 
+    def put(self, step: Step | BaseException) -> None:
+        """Add a step, or what ends the request."""
+        self._steps.append(step)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-class Step(msgspec.Struct, frozen=True):
-    """Tokens that came out together; `last` ends its sequence."""
-
-    generation: Generation
-    start: int
-    ids: list[int]
-    last: bool
+    async def take(self) -> list[Step | BaseException]:
+        """All there is, at least one."""
+        while not self._steps:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        steps, self._steps = self._steps, []
+        return steps
 
 
 class Engine:
-    """Owns the cache and the clock. `publish` receives each step's KV events."""
+    """Runs steps while there is work. `publish` receives each step's KV events once it is computed."""
 
     def __init__(self, settings: SimulatorSettings, publish: Callable[[list[Event]], None]) -> None:
         self.counters = Counters()
+        self.cache = KVCache(
+            settings.num_blocks,
+            settings.block_size,
+            root_digest(settings.hash_seed),
+            settings.groups,
+            settings.max_num_batched_tokens,
+        )
         self._settings = settings
         self._timing = Timing(settings)
         self._publish = publish
-        self._root = root_digest(settings.hash_seed)
-        self.cache = KVCache(settings.num_blocks, settings.block_size, self._root)
-        self._turn = asyncio.Lock()
-        self._room = asyncio.Event()
+        self._scheduler = Scheduler(self.cache, settings.max_num_seqs, settings.max_num_batched_tokens)
+        self._outboxes: dict[Job, Outbox] = {}
+        self._news = asyncio.Event()
+        self._resets: list[tuple[bool, asyncio.Future[bool]]] = []
+        self._loop: asyncio.Task[None] | None = None
 
     async def run(self, generations: list[Generation]) -> AsyncGenerator[Step, None]:
         """Steps of all the sequences as they come. Closing the iterator stops them and frees their blocks."""
         await self._hash(generations)
-        only = generations[0] if len(generations) == 1 else None
-        async with aclosing(self._run_one(only) if only else self._run_many(generations)) as steps:
-            async for step in steps:
-                yield step
+        outbox = Outbox()
+        now = asyncio.get_running_loop().time()
+        jobs = [Job(generation, self.cache, now) for generation in generations]
+        for job in jobs:
+            self._scheduler.add(job)
+            self._outboxes[job] = outbox
+        self.wake()
+        try:
+            left = len(jobs)
+            while left:
+                for step in await outbox.take():
+                    if isinstance(step, BaseException):
+                        raise step
+                    left -= step.last
+                    yield step
+        finally:
+            for job in jobs:
+                self._outboxes.pop(job, None)
+                self._scheduler.drop(job)
+            self.wake()
 
-    def reset(self) -> bool:
-        """Forget every prefix; False while something runs."""
-        return self.counters.running == 0 and self.cache.clear()
+    async def reset(self, *, preempt: bool = False) -> bool:
+        """Forget every prefix; False while something runs, unless `preempt` makes it start anew."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._resets.append((preempt, done))
+        self.wake()
+        return await done
 
     async def _hash(self, generations: list[Generation]) -> None:
         known: dict[int, list[Digest]] = {}
         for generation in generations:
             ids = generation.token_ids
             if id(ids) not in known:
-                args = (self._root, ids, self._settings.block_size, generation.salt)
+                args = (self.cache.root, ids, self._settings.block_size, generation.salt)
                 long = len(ids) >= LONG_PROMPT
                 known[id(ids)] = await asyncio.to_thread(chain, *args) if long else chain(*args)
             generation.digests = list(known[id(ids)])
 
-    async def _run_many(self, generations: list[Generation]) -> AsyncGenerator[Step, None]:
-        steps: asyncio.Queue[Step | BaseException] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._pump(generation, steps)) for generation in generations]
-        try:
-            left = len(tasks)
-            while left:
-                step = await steps.get()
-                if isinstance(step, BaseException):
-                    raise step
-                left -= step.last
-                yield step
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    def wake(self) -> None:
+        """Say that something changed, blocks given back for example. Steps run only while there is work."""
+        self._count()
+        self._news.set()
+        if self._loop is None or self._loop.done():
+            self._loop = asyncio.get_running_loop().create_task(self._run_steps())
 
-    async def _pump(self, generation: Generation, steps: asyncio.Queue[Step | BaseException]) -> None:
+    async def _run_steps(self) -> None:
         try:
-            async with aclosing(self._run_one(generation)) as own:
-                async for step in own:
-                    steps.put_nowait(step)
+            loop = asyncio.get_running_loop()
+            end = loop.time()
+            while self._scheduler.busy or self._resets:
+                self._do_resets()
+                batch = self._scheduler.plan(loop.time())
+                if not batch.shares:
+                    await self._idle(batch)
+                    end = loop.time()
+                    continue
+                seconds = self._seconds(batch)
+                # A late wake-up shortens the next step, but debts do not pile up.
+                end = max(end, loop.time() - seconds) + seconds
+                await asyncio.sleep(max(0.0, end - loop.time()))
+                self._finish(batch)
         except Exception as error:
-            steps.put_nowait(error)
+            log.exception("the engine failed")
+            for outbox in self._outboxes.values():
+                outbox.put(error)
 
-    async def _run_one(self, generation: Generation) -> AsyncGenerator[Step, None]:
-        sequence: KVSequence | None = None
-        self.counters.waiting += 1
-        try:
-            async with self._turn:
-                sequence = await self._open(generation)
-                await self._prefill(len(generation.token_ids), sequence)
-            async with aclosing(self._decode(generation, sequence)) as steps:
-                async for step in steps:
-                    yield step
-            self.counters.finished(generation.plan.finish_reason)
-        finally:
-            self._leave(sequence)
-
-    def _leave(self, sequence: KVSequence | None) -> None:
-        if sequence is None:
-            self.counters.waiting -= 1
+    async def _idle(self, batch: Batch) -> None:
+        """Wait until a job with a pace of its own is due, or until something changes."""
+        self.counters.preemptions += len(batch.preempted)
+        if batch.preempted or not self._scheduler.busy:
             return
-        self.counters.running -= 1
-        sequence.close()
-        self._room.set()
+        self._news.clear()
+        now = asyncio.get_running_loop().time()
+        due = self._scheduler.next_due(now)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), None if due is None else due - now)
 
-    async def _open(self, generation: Generation) -> KVSequence:
-        """Wait for room. Only the request whose turn it is gets here: first come, first served."""
-        while True:
-            if self.counters.running < self._settings.max_num_seqs:
-                ids, output = generation.token_ids, len(generation.plan.ids)
-                sequence = self.cache.open(ids, generation.digests, generation.salt, output)
-                if sequence is not None:
-                    generation.cached_tokens = sequence.cached_tokens
-                    self.counters.started(len(ids), sequence.cached_tokens)
-                    return sequence
-            self._room.clear()
-            await self._room.wait()
+    def _seconds(self, batch: Batch) -> float:
+        prompt = self._timing.prefill(prefill_tokens(batch.shares))
+        return prompt + (self._timing.decode_step if decodes(batch.shares) else 0.0)
 
-    async def _prefill(self, prompt_tokens: int, sequence: KVSequence) -> None:
-        while sequence.computed < prompt_tokens:
-            upto = min(sequence.computed + self._settings.max_num_batched_tokens, prompt_tokens)
-            sequence.reserve(upto)
-            await asyncio.sleep(self._timing.prefill(upto - sequence.computed))
-            sequence.compute(upto)
-            self._publish(self.cache.take_events())
-
-    async def _decode(self, generation: Generation, sequence: KVSequence) -> AsyncGenerator[Step, None]:
-        ids, prompt_tokens = generation.plan.ids, len(generation.token_ids)
-        scripted = generation.step_seconds
-        pace = Pace(self._timing.decode_step if scripted is None else scripted)
-        for start in range(0, len(ids), generation.tokens_per_step):
-            if start or scripted is not None:
-                await pace.step()
-            piece = ids[start : start + generation.tokens_per_step]
-            end = start + len(piece)
-            self._decoded(sequence, piece, prompt_tokens + end - 1)
-            yield Step(generation, start, piece, end == len(ids))
-
-    def _decoded(self, sequence: KVSequence, piece: list[int], computed: int) -> None:
-        """A step's last token is out but not yet in the cache: the next step computes it."""
-        self.counters.generation_tokens += len(piece)
-        sequence.extend(piece)
-        sequence.reserve(computed)
-        sequence.compute(computed)
+    def _finish(self, batch: Batch) -> None:
+        self.counters.preemptions += len(batch.preempted)
         self._publish(self.cache.take_events())
+        now = asyncio.get_running_loop().time()
+        for job, step in self._scheduler.finish(batch):
+            self.counters.stepped(job, step, now)
+            self._outboxes[job].put(step)
+        self._count()
+
+    def _do_resets(self) -> None:
+        for preempt, done in self._resets:
+            if not done.done():
+                done.set_result(self._scheduler.reset(preempt=preempt))
+        self._resets.clear()
+
+    def _count(self) -> None:
+        self.counters.running = len(self._scheduler.running)
+        self.counters.waiting = len(self._scheduler.waiting)

@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from simulator import errors, replies
-from simulator.engine import Engine, Generation, Step
+from simulator.engine import Engine
+from simulator.generation import Generation, Step
 from simulator.output import Limits, Script, plan_output
 from simulator.prompt import read_prompt
 from simulator.replies import Usage

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from simulator import errors, replies
-from simulator.engine import Engine, Step
+from simulator.engine import Engine
 from simulator.exchange import Exchange, Planner, new_id, wants_usage
+from simulator.generation import Step
 from simulator.replies import ChoiceText
 from simulator.requests import GenerateBody
 from simulator.tokens import Tokens

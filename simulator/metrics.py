@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simulator.cache import KVCache
+    from simulator.generation import Step
+    from simulator.scheduler import Job
     from simulator.settings import SimulatorSettings
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
@@ -24,18 +26,18 @@ class Counters:
         self.cached_tokens = 0
         self.generation_tokens = 0
         self.finishes = dict.fromkeys(FINISH_REASONS, 0)
+        self.preemptions = 0
         self.server_load = 0
 
-    def started(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """A prompt came to its turn."""
-        self.running += 1
-        self.waiting -= 1
-        self.prompt_tokens += prompt_tokens
-        self.cached_tokens += cached_tokens
-
-    def finished(self, reason: str) -> None:
-        """A sequence ended by itself."""
-        self.finishes[reason] += 1
+    def stepped(self, job: Job, step: Step, now: float) -> None:
+        """Output came out at `now`, seconds on the loop's clock."""
+        generation = step.generation
+        if step.start == 0:
+            self.prompt_tokens += len(generation.token_ids)
+            self.cached_tokens += generation.cached_tokens
+        self.generation_tokens += len(step.ids)
+        if step.last:
+            self.finishes[generation.plan.finish_reason] += 1
 
 
 def render(counters: Counters, cache: KVCache, settings: SimulatorSettings) -> str:
@@ -60,7 +62,7 @@ def _families(
     yield plain("kv_cache_usage_perc", "gauge", "Share of the KV pool in use, 0 to 1.", cache.usage())
     yield plain("prefix_cache_queries_total", "counter", "Prompt tokens looked up.", counters.prompt_tokens)
     yield plain("prefix_cache_hits_total", "counter", "Prompt tokens found.", counters.cached_tokens)
-    yield plain("num_preemptions_total", "counter", "Preemptions; this worker has none.", 0)
+    yield plain("num_preemptions_total", "counter", "Preemptions.", counters.preemptions)
     yield plain("prompt_tokens_total", "counter", "Prompt tokens processed.", counters.prompt_tokens)
     by_source: list[Sample] = [
         ({"source": "local_compute"}, computed),

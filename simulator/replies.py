@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from simulator.engine import Generation, Step
+from simulator.generation import Generation, Step
 from simulator.tokens import TextStream, Tokens
 
 DONE = b"data: [DONE]\n\n"

@@ -140,7 +140,8 @@ class Worker:
         return _json({"object": "list", "data": [card]})
 
     async def _reset(self, request: web.Request) -> web.Response:
-        return _json({"success": self.engine.reset()})
+        preempt = request.query.get("reset_running_requests", "").lower() == "true"
+        return _json({"success": await self.engine.reset(preempt=preempt)})
 
     @web.middleware
     async def _count_load(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from simulator.groups import Group, parse_groups
+
 MAX_CONTEXT = 1_048_576
 
 
@@ -20,7 +22,11 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Directory with a `tiktoken.model`; None is the small vocabulary in the package."""
     block_size: int = 32
     num_blocks: int = 40_960
-    """KV blocks of the pool, one of which is never handed out."""
+    """KV blocks of a rank's pool, one of which is never handed out."""
+    kv_groups: str = "attention"
+    """The model's KV groups, as `groups.parse_groups` reads them."""
+    dp_size: int = 1
+    """Data-parallel ranks, each with a pool and a publisher of its own."""
     max_model_len: int | None = None
     """None: the pool's capacity, at most 1,048,576 tokens."""
     max_num_seqs: int = 256
@@ -41,19 +47,37 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: float = 5.0
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """The model's KV groups. Raises ValueError."""
+        return parse_groups(self.kv_groups)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of the longest sequence that fits in a rank's pool when nothing else runs."""
+        sparse = [group for group in self.groups if not group.is_full]
+        most = sum(group.most_blocks(self.max_num_batched_tokens, self.block_size) for group in sparse)
+        # A short sequence needs no more blocks in a sparse group than in the full one.
+        return max(self.num_blocks - 1 - most, (self.num_blocks - 1) // len(self.groups)) * self.block_size
+
+    @property
     def context_length(self) -> int:
         """Largest prompt and output together, in tokens."""
-        capacity = (self.num_blocks - 1) * self.block_size
-        return min(MAX_CONTEXT, capacity) if self.max_model_len is None else self.max_model_len
+        return min(MAX_CONTEXT, self.capacity) if self.max_model_len is None else self.max_model_len
 
     def check(self) -> None:
         """Raise ValueError for values that cannot work together."""
         if self.num_blocks < 2 or self.block_size < 1:
             raise ValueError("a pool needs at least 2 blocks of at least 1 token")
-        if self.context_length > (self.num_blocks - 1) * self.block_size:
+        if self.context_length > self.capacity:
             raise ValueError(f"max_model_len {self.context_length} does not fit in {self.num_blocks} blocks")
         if (
-            min(self.max_num_seqs, self.max_num_batched_tokens, self.tokens_per_step, self.kv_buffer_steps)
+            min(
+                self.max_num_seqs,
+                self.max_num_batched_tokens,
+                self.tokens_per_step,
+                self.kv_buffer_steps,
+                self.dp_size,
+            )
             < 1
         ):
             raise ValueError("counts must be at least 1")

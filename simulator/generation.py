@@ -1,0 +1,36 @@
+"""What a request asks of the engine, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from simulator.hashing import Digest
+from simulator.output import Plan
+
+
+class Generation(msgspec.Struct, kw_only=True):
+    """One sequence to produce. What the engine found out about it is there once the first step is out."""
+
+    index: int
+    token_ids: Sequence[int]
+    plan: Plan
+    tokens_per_step: int
+    step_seconds: float | None = None
+    """Seconds before each step, the first included; None is the timing model."""
+    salt: str | None = None
+    digests: list[Digest] = []
+    cached_tokens: int = 0
+    """Prompt tokens that were in the cache."""
+    created_tokens: int = 0
+    """Prompt tokens that came to be in the cache and were not before."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Tokens that came out together; `last` ends its sequence."""
+
+    generation: Generation
+    start: int
+    ids: list[int]
+    last: bool
