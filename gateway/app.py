@@ -17,6 +17,7 @@ from gateway.api.services import Services
 from gateway.config import Settings, StartupError
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
+from gateway.handoff.nixl_pull import NixlPull
 from gateway.serving.dispatch import Dispatcher
 from gateway.serving.prepare import Preparer
 from gateway.telemetry.logs import configure_logging
@@ -59,7 +60,7 @@ def build(settings: Settings) -> Services:
         router=router,
         fleet=fleet,
         preparer=Preparer(tokenizer, model_format, fleet, settings.context_length),
-        dispatcher=Dispatcher(router, fleet, metrics),
+        dispatcher=Dispatcher(router, fleet, NixlPull(settings.kv_lease_seconds), metrics),
         metrics=metrics,
         started=int(time.time()),
     )

@@ -73,6 +73,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         str, Meta(description="How a worker is chosen: kv, least_loaded, power_of_two, round_robin or random")
     ] = "kv"
+    kv_lease_seconds: Annotated[
+        Seconds, Meta(description="Seconds that prefill workers keep a prompt's KV blocks for decode")
+    ] = 30.0
     drain_seconds: Annotated[
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0

@@ -9,10 +9,12 @@ import msgspec
 
 from gateway.api.sse import DONE, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
+from parsers.answer import Answer, AnswerBuilder, ToolCall
 from parsers.base import (
     ContentDelta,
     Finish,
     OutputEvent,
+    OutputParser,
     ReasoningDelta,
     ToolArgumentsDelta,
     ToolCallStart,
@@ -97,70 +99,45 @@ class ChatStream:
         self._pending.append(b'%b"tool_calls":[%b]},"finish_reason":null}]}\n\n' % (head, call))
 
 
-class _Function(msgspec.Struct):
-    name: str
-    arguments: str = ""
-
-
-class _ToolCall(msgspec.Struct):
-    id: str
-    function: _Function
-    type: str = "function"
-
-
-class _Message(msgspec.Struct):
-    content: list[str] = []
-    reasoning: list[str] = []
-    tool_calls: list[_ToolCall] = []
-    arguments: list[list[str]] = []
-    reason: str = "stop"
-
-
 class ChatWhole:
     """Events to one chat.completion body."""
 
     def __init__(self, stream_id: str, created: int, model: str, choices: int) -> None:
         self._id, self._created, self._model = stream_id, created, model
-        self._messages = [_Message([], [], [], []) for _ in range(choices)]
+        self._answers = [AnswerBuilder() for _ in range(choices)]
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
-        message = self._messages[index]
-        for event in events:
-            if isinstance(event, ContentDelta):
-                message.content.append(event.text)
-            elif isinstance(event, ReasoningDelta):
-                message.reasoning.append(event.text)
-            elif isinstance(event, ToolCallStart):
-                message.tool_calls.append(_ToolCall(event.id, _Function(event.name)))
-                message.arguments.append([])
-            elif isinstance(event, ToolArgumentsDelta):
-                message.arguments[event.index].append(event.text)
-            else:
-                message.reason = event.reason
+        self._answers[index].add(events)
 
     def flush(self) -> None:
         """Nothing goes out before the end."""
 
-    def body(self, usage: Usage) -> bytes:
+    def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes:
+        answers = [answer.build(parser) for answer, parser in zip(self._answers, parsers, strict=True)]
         return msgspec.json.encode(
             {
                 "id": self._id,
                 "object": "chat.completion",
                 "created": self._created,
                 "model": self._model,
-                "choices": [_choice(index, message) for index, message in enumerate(self._messages)],
+                "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage,
             }
         )
 
 
-def _choice(index: int, message: _Message) -> dict[str, Any]:
-    for call, arguments in zip(message.tool_calls, message.arguments, strict=True):
-        call.function.arguments = "".join(arguments)
-    content = "".join(message.content)
-    body: dict[str, Any] = {"role": "assistant", "content": content or (None if message.tool_calls else "")}
-    if message.reasoning:
-        body["reasoning_content"] = "".join(message.reasoning)
-    if message.tool_calls:
-        body["tool_calls"] = message.tool_calls
-    return {"index": index, "message": body, "logprobs": None, "finish_reason": message.reason}
+def _choice(index: int, answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": answer.content or (None if answer.tool_calls else ""),
+    }
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [_call(call) for call in answer.tool_calls]
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}

@@ -8,7 +8,7 @@ import msgspec
 
 from gateway.api.sse import DONE, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
-from parsers.base import ContentDelta, Finish, OutputEvent
+from parsers.base import ContentDelta, Finish, OutputEvent, OutputParser
 
 
 class CompletionStream:
@@ -73,7 +73,7 @@ class CompletionWhole:
     def flush(self) -> None:
         """Nothing goes out before the end."""
 
-    def body(self, usage: Usage) -> bytes:
+    def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes:
         choices = [
             {"index": index, "text": "".join(text), "logprobs": None, "finish_reason": reason}
             for index, (text, reason) in enumerate(zip(self._texts, self._reasons, strict=True))

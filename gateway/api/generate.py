@@ -7,7 +7,7 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -25,6 +25,7 @@ from gateway.serving.generation import Emitter
 from gateway.serving.inflight import InFlight
 from gateway.serving.prepare import Prepared, Preparer
 from gateway.serving.request import Fields
+from parsers.base import OutputParser
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Stream(StreamRenderer, Emitter, Protocol):
 
 
 class Whole(Emitter, Protocol):
-    def body(self, usage: Usage) -> bytes: ...
+    def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes: ...
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,10 +105,10 @@ async def _whole(
 
     flight = await services.dispatcher.run(job, services.preparer.generation(prepared, fresh))
     flight.close()
-    usage = _usage(services, prepared, flight)
-    return web.Response(
-        body=answer[0].body(usage), content_type="application/json", headers=_headers(job.request_id)
-    )
+    assert flight.generation is not None
+    parsers = [choice.parser for choice in flight.generation.choices]
+    body = answer[0].body(_usage(services, prepared, flight), parsers)
+    return web.Response(body=body, content_type="application/json", headers=_headers(job.request_id))
 
 
 async def _stream(
@@ -142,18 +143,18 @@ async def _stream(
 
 
 def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
-    assert flight.generation is not None
-    usage = usage_of(flight.generation, prepared.counted_prompt_tokens)
+    usage = usage_of(flight, prepared.counted_prompt_tokens)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
     if logger.isEnabledFor(logging.INFO):
         logger.info(
-            "request %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens",
+            "request %s on %s%s: %d prompt tokens, %d cached, %d expected, %d output tokens",
             prepared.job.request_id,
+            f"{flight.prefill.target.worker} and " if flight.prefill is not None else "",
             flight.placement.target.worker,
             usage.prompt_tokens,
             usage.prompt_tokens_details.cached_tokens,
-            flight.placement.overlap_tokens,
+            flight.overlap_tokens,
             usage.completion_tokens,
         )
     return usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.serving.generation import Generation
+from gateway.serving.inflight import InFlight
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -23,14 +23,15 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionTokensDetails
 
 
-def usage_of(generation: Generation, prompt_tokens: int) -> Usage:
+def usage_of(flight: InFlight, prompt_tokens: int) -> Usage:
     """Usage of all choices together; `prompt_tokens` counts the prompt once."""
-    cached = generation.usage.cached_tokens if generation.usage is not None else None
+    generation = flight.generation
+    assert generation is not None
     completion = generation.completion_tokens
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion,
         total_tokens=prompt_tokens + completion,
-        prompt_tokens_details=PromptTokensDetails(min(cached or 0, prompt_tokens)),
+        prompt_tokens_details=PromptTokensDetails(min(flight.cached_tokens or 0, prompt_tokens)),
         completion_tokens_details=CompletionTokensDetails(generation.reasoning_tokens),
     )

@@ -68,6 +68,14 @@ class EngineCall(Protocol):
         ...
 
 
+class PrefillAnswer(msgspec.Struct, frozen=True):
+    """What a prefill leg answered; its one token is not kept."""
+
+    kv_transfer_params: bytes
+    """JSON, as the worker sent it; b"null" when there were none."""
+    cached_tokens: int | None
+
+
 class EngineClient(Protocol):
     """One worker's protocol; token ids in, token ids out."""
 
@@ -76,6 +84,10 @@ class EngineClient(Protocol):
 
         Raises EngineError when it did not.
         """
+        ...
+
+    async def prefill(self, request: EngineRequest) -> PrefillAnswer:
+        """Compute the prompt's KV cache and keep it for another worker. Raises EngineError."""
         ...
 
     def close(self) -> None: ...

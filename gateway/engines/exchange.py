@@ -99,6 +99,10 @@ class Exchange:
             self._release_connection(abort=True)
             self._done.set_result(None)
 
+    def cancel(self) -> None:
+        """The waiter has gone (and has taken `done` with it): let the connection go as well."""
+        self._release_connection(abort=True)
+
     # what an event means
 
     def handle_event(self, payload: bytes) -> None:
@@ -174,6 +178,32 @@ class Exchange:
         connection, self._connection = self._connection, None
         if abort and connection is not None:
             connection.abort()
+
+
+class WholeExchange(Exchange):
+    """An answer that is not streamed; `body` is whole when `done` is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def on_body(self, data: bytes) -> None:
+        if self._status == 200:
+            self._parts.append(data)
+        else:
+            super().on_body(data)
+
+    async def fetch(
+        self, pool: ConnectionPool, path: str, body: Sequence[bytes], headers: Mapping[str, str]
+    ) -> bytes:
+        """Send, and wait for the whole answer. Raises EngineError; when cancelled, the worker is told."""
+        try:
+            await self.open(pool, path, body, headers)
+            await self.done
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        return b"".join(self._parts)
 
 
 def engine_error(status: int, body: bytes) -> EngineError:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from gateway.engines.base import EngineError
 from gateway.engines.connection import ConnectionPool
-from gateway.engines.exchange import Exchange
+from gateway.engines.exchange import Exchange, WholeExchange
 
 
 class RelaySink(Protocol):
@@ -40,24 +38,6 @@ class RelayCall(Exchange):
         return None if self._ended else "the worker ended the stream before it was finished"
 
 
-class RelayWholeCall(Exchange):
-    """A relayed answer that is not streamed; `body` is whole when `done` is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._parts: list[bytes] = []
-
-    def on_body(self, data: bytes) -> None:
-        if self._status == 200:
-            self._parts.append(data)
-        else:
-            super().on_body(data)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self._parts)
-
-
 class OpenAiEngine:
     """One pass-through worker."""
 
@@ -72,14 +52,7 @@ class OpenAiEngine:
 
     async def whole(self, path: str, body: bytes, request_id: str) -> bytes:
         """The worker's whole answer. Raises EngineError."""
-        call = RelayWholeCall()
-        try:
-            await call.open(self._pool, path, [body], _headers(request_id))
-            await call.done
-        except asyncio.CancelledError:
-            call.abort()
-            raise
-        return call.body
+        return await WholeExchange().fetch(self._pool, path, [body], _headers(request_id))
 
     def close(self) -> None:
         self._pool.close()
@@ -87,6 +60,3 @@ class OpenAiEngine:
 
 def _headers(request_id: str) -> Mapping[str, str]:
     return {"X-Request-Id": request_id}
-
-
-__all__ = ["EngineError", "OpenAiEngine", "RelayCall", "RelaySink"]

@@ -11,13 +11,16 @@ from typing import Literal
 
 import msgspec
 
-from gateway.engines.base import EngineError, EngineRequest, EngineUsage, TokenSink
+from gateway.engines.base import EngineError, EngineRequest, EngineUsage, PrefillAnswer, TokenSink
 from gateway.engines.connection import ConnectionPool
-from gateway.engines.exchange import Exchange
+from gateway.engines.exchange import Exchange, WholeExchange
 
 Endpoint = Literal["generate", "completions"]
 
 PATHS: dict[Endpoint, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+
+STREAMED = b'"stream":true,"stream_options":{"include_usage":true}'
+WHOLE = b'"stream":false'
 
 GENERATE_NAMES = {"vllm_xargs": "extra_args"}
 """Sampling parameters that the generate endpoint knows under another name."""
@@ -50,6 +53,11 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: _Error | str | None = None
+
+
+class _Prefilled(msgspec.Struct):
+    kv_transfer_params: msgspec.Raw = msgspec.Raw(b"null")
+    usage: _Usage | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -101,35 +109,53 @@ class VllmEngine:
 
     async def start(self, request: EngineRequest, sink: TokenSink) -> VllmCall:
         call = VllmCall(sink)
-        headers = {"X-Request-Id": request.request_id}
-        if request.dp_rank is not None:
-            headers["X-data-parallel-rank"] = str(request.dp_rank)
-        body = generate_body(request) if self.endpoint == "generate" else completions_body(request)
-        await call.open(self._pool, PATHS[self.endpoint], body, headers)
+        await call.open(self._pool, PATHS[self.endpoint], self._body(request, STREAMED), _headers(request))
         return call
+
+    async def prefill(self, request: EngineRequest) -> PrefillAnswer:
+        """Not streamed, since a streamed answer never carries the parameters."""
+        body = self._body(request, WHOLE)
+        raw = await WholeExchange().fetch(self._pool, PATHS[self.endpoint], body, _headers(request))
+        try:
+            answer = msgspec.json.decode(raw, type=_Prefilled)
+        except msgspec.DecodeError as error:
+            raise EngineError(f"the worker's answer cannot be read: {error}", retryable=True) from error
+        cached = _usage(answer.usage).cached_tokens if answer.usage is not None else None
+        return PrefillAnswer(bytes(answer.kv_transfer_params), cached)
+
+    def _body(self, request: EngineRequest, delivery: bytes) -> list[bytes]:
+        build = generate_body if self.endpoint == "generate" else completions_body
+        return build(request, delivery)
 
     def close(self) -> None:
         self._pool.close()
 
 
-def generate_body(request: EngineRequest) -> list[bytes]:
+def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     """Body of /inference/v1/generate, in pieces: a long prompt's ids are never copied."""
     sampling = {GENERATE_NAMES.get(name, name): value for name, value in request.sampling.items()}
     fields = {"sampling_params": b"{" + _members(sampling) + b"}", **request.top_level}
-    return _body(request, b',"token_ids":[', fields)
+    return _body(request, delivery, b',"token_ids":[', fields)
 
 
-def completions_body(request: EngineRequest) -> list[bytes]:
+def completions_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     """Body of /v1/completions with ids; control tokens must survive in the text too."""
     fixed = {"return_token_ids": b"true", "skip_special_tokens": b"false"}
-    return _body(request, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
+    return _body(request, delivery, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
 
 
-def _body(request: EngineRequest, prompt: bytes, fields: Mapping[str, bytes]) -> list[bytes]:
+def _body(request: EngineRequest, delivery: bytes, prompt: bytes, fields: Mapping[str, bytes]) -> list[bytes]:
     head = b'{"model":' + msgspec.json.encode(request.model)
     head += b',"request_id":' + msgspec.json.encode(request.request_id)
-    head += b',"stream":true,"stream_options":{"include_usage":true},'
+    head += b"," + delivery + b","
     return [head, _members(fields), prompt, request.token_ids_json, b"]}"]
+
+
+def _headers(request: EngineRequest) -> dict[str, str]:
+    headers = {"X-Request-Id": request.request_id}
+    if request.dp_rank is not None:
+        headers["X-data-parallel-rank"] = str(request.dp_rank)
+    return headers
 
 
 def _members(fields: Mapping[str, bytes]) -> bytes:

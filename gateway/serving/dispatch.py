@@ -8,16 +8,18 @@ from typing import Protocol
 import msgspec
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
+from gateway.handoff.base import Handoff, HandoffError
 from gateway.serving.generation import GenerationFactory
 from gateway.serving.inflight import InFlight
 from gateway.telemetry.metrics import Metrics
 from gateway.tokens.tokenizer import EncodedPrompt
-from router.messages import NoWorkerError, Placement, RouteRequest
+from router.messages import NoWorkerError, Placement, Role, RouteRequest
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
+"""Workers that are tried for one leg of a request."""
 
 
 class Engines(Protocol):
@@ -46,12 +48,21 @@ class Job(msgspec.Struct, kw_only=True):
     """Event-loop time when the request came in, in seconds."""
 
 
-class Dispatcher:
-    """Starts jobs on workers."""
+class _PrefillFailedError(Exception):
+    """No prefill worker could do its leg; the decode worker is not to blame."""
 
-    def __init__(self, router: Router, engines: Engines, metrics: Metrics) -> None:
+    def __init__(self, error: EngineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Dispatcher:
+    """Starts jobs on workers: on one, or prefill on one and decode on another."""
+
+    def __init__(self, router: Router, engines: Engines, handoff: Handoff, metrics: Metrics) -> None:
         self._router = router
         self._engines = engines
+        self._handoff = handoff
         self._metrics = metrics
 
     async def open(self, job: Job, generation: GenerationFactory) -> InFlight:
@@ -66,19 +77,10 @@ class Dispatcher:
         failed: frozenset[str] = frozenset()
         failure: EngineError | None = None
         while True:
+            flight = self._reserve(job, failed, failure)
+            worker = flight.placement.target.worker
             try:
-                placement = self._router.route(_route_request(job, failed))
-            except NoWorkerError:
-                if failure is not None:
-                    raise failure from None
-                raise
-            flight = InFlight(self._router, placement, self._metrics, job.started)
-            worker = placement.target.worker
-            try:
-                engine = self._engines.engine(worker)
-                if engine is None:
-                    raise EngineError("the worker has gone", retryable=True)
-                await flight.start(engine, _engine_request(job, placement), generation)
+                await self._start(flight, job, generation)
                 if whole:
                     await flight.wait()
                 return flight
@@ -89,9 +91,67 @@ class Dispatcher:
                 failure = error
                 if not error.retryable or len(failed) >= MAX_ATTEMPTS:
                     raise
+            except _PrefillFailedError as wrapped:
+                flight.close()
+                raise wrapped.error from None
             except BaseException:
                 flight.close()
                 raise
+
+    def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
+        """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
+        pair = self._router.prefers_pair(_route_request(job, "aggregated", failed))
+        role: Role = "decode" if pair else "aggregated"
+        try:
+            placement = self._router.route(_route_request(job, role, failed))
+        except NoWorkerError:
+            if failure is not None:
+                raise failure from None
+            raise
+        return InFlight(self._router, placement, self._metrics, job.started, pair=pair)
+
+    async def _start(self, flight: InFlight, job: Job, generation: GenerationFactory) -> None:
+        request = _engine_request(job, flight.placement)
+        if flight.pair:
+            request = await self._prefill(flight, job, request)
+        engine = self._engine(flight.placement)
+        await flight.start(engine, request, generation)
+
+    async def _prefill(self, flight: InFlight, job: Job, request: EngineRequest) -> EngineRequest:
+        """Run the prefill leg somewhere; the decode leg of `request` comes back."""
+        failed: frozenset[str] = frozenset()
+        failure: EngineError | None = None
+        while True:
+            try:
+                placement = self._router.route(_route_request(job, "prefill", failed))
+            except NoWorkerError:
+                if failure is not None:
+                    raise _PrefillFailedError(failure) from None
+                raise
+            flight.prefill_started(placement)
+            cached: int | None = None
+            try:
+                engine = self._engine(placement)
+                result = await self._handoff.prefill(engine, _engine_request(job, placement))
+                cached = result.cached_tokens
+                return self._handoff.decode_request(request, result.handle)
+            except EngineError as error:
+                self._note_failure(job, placement.target.worker, error)
+                failed |= {placement.target.worker}
+                failure = error
+                if not error.retryable or len(failed) >= MAX_ATTEMPTS:
+                    raise _PrefillFailedError(error) from None
+            except HandoffError as error:
+                self._metrics.handles_dropped += 1
+                raise _PrefillFailedError(EngineError(str(error))) from None
+            finally:
+                flight.prefill_ended(cached)
+
+    def _engine(self, placement: Placement) -> EngineClient:
+        engine = self._engines.engine(placement.target.worker)
+        if engine is None:
+            raise EngineError("the worker has gone", retryable=True)
+        return engine
 
     def _note_failure(self, job: Job, worker: str, error: EngineError) -> None:
         logger.warning("request %s failed on %s: %s", job.request_id, worker, error)
@@ -99,11 +159,12 @@ class Dispatcher:
         self._engines.report_failure(worker, error)
 
 
-def _route_request(job: Job, failed: frozenset[str]) -> RouteRequest:
+def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
     return RouteRequest(
         request_id=job.request_id,
         model=job.model,
         token_ids=job.prompt.ids,
+        role=role,
         cache_salt=job.cache_salt,
         max_tokens=job.max_tokens,
         exclude=failed,

@@ -1,4 +1,4 @@
-"""One request on one worker, and the only place that gives up what it holds."""
+"""One request on its workers, and the only place that gives up what it holds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ from router.selector import Router
 
 
 class InFlight:
-    """Owns a reservation and an engine call; `close` releases both exactly once, whatever happened."""
+    """Owns a reservation and an engine call; `close` releases both exactly once, whatever happened.
 
-    def __init__(self, router: Router, placement: Placement, metrics: Metrics, started: float) -> None:
+    With `pair`, the answer is decoded at `placement` after a prefill leg elsewhere, whose reservation lasts
+    from `prefill_started` to `prefill_ended`.
+    """
+
+    def __init__(
+        self, router: Router, placement: Placement, metrics: Metrics, started: float, *, pair: bool
+    ) -> None:
         self.placement = placement
+        self.pair = pair
+        self.prefill: Placement | None = None
+        """Where the prompt was computed, when that is elsewhere."""
         self.generation: Generation | None = None
         self._router = router
         self._metrics = metrics
@@ -27,6 +36,8 @@ class InFlight:
         self._stopped = False
         self._closed = False
         self._started = started
+        self._prefill_cached: int | None = None
+        self._prefill_at = 0.0
         self._last = 0.0
 
     async def start(
@@ -64,14 +75,42 @@ class InFlight:
         if self._call is not None:
             self._call.abort()
         generation = self.generation
-        usage = generation.usage if generation is not None else None
         self._router.release(
             Release(
                 reservation=self.placement.reservation,
                 output_tokens=generation.completion_tokens if generation is not None else 0,
-                cached_tokens=usage.cached_tokens if usage is not None else None,
+                cached_tokens=None if self.pair else self.cached_tokens,
             )
         )
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens that were not computed for this request, as the worker that computed it said.
+
+        A decode worker counts what was transferred to it as cached: that is not what the client means.
+        """
+        if self.pair:
+            return self._prefill_cached
+        usage = self.generation.usage if self.generation is not None else None
+        return usage.cached_tokens if usage is not None else None
+
+    @property
+    def overlap_tokens(self) -> int:
+        """The cached tokens that the router expected."""
+        return (self.prefill or self.placement).overlap_tokens
+
+    def prefill_started(self, placement: Placement) -> None:
+        self.prefill = placement
+        self._prefill_at = self._loop.time()
+
+    def prefill_ended(self, cached_tokens: int | None) -> None:
+        """The prefill leg is over, well or not; its reservation is released."""
+        assert self.prefill is not None
+        self._prefill_cached = cached_tokens
+        self._router.release(Release(self.prefill.reservation, cached_tokens=cached_tokens))
+        now = self._loop.time()
+        self._metrics.prefill_leg.observe(now - self._prefill_at)
+        self._prefill_at = now
 
     # Observer
 
@@ -81,6 +120,8 @@ class InFlight:
             self._metrics.inter_token.observe_many((now - self._last) / new_tokens, new_tokens)
         else:
             self._metrics.first_token.observe(now - self._started)
+            if self.pair:
+                self._metrics.handoff.observe(now - self._prefill_at)
             self._router.first_token(FirstToken(self.placement.reservation))
         self._last = now
         self._metrics.output_tokens += new_tokens

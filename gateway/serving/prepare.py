@@ -54,7 +54,7 @@ class Preparer:
     ) -> None:
         self._tokenizer = tokenizer
         self._format = model_format
-        self._plain = PlainFormat()
+        self._plain = PlainFormat(model_format.stop_token_ids)
         self._limits = limits
         self._context_length = context_length
         # One thread: the segment cache has one writer beside the event loop, and tiktoken frees the GIL.
@@ -73,7 +73,7 @@ class Preparer:
         prompt = await self._encode(encoded.segments)
         options = OutputOptions(
             thinking=encoded.thinking,
-            tools=_all_tools(chat),
+            tools=encoded.tools,
             tool_choice=chat.tool_choice,
             parallel_tool_calls=chat.parallel_tool_calls,
         )
@@ -190,30 +190,16 @@ class Preparer:
 
 def _chat(values: dict[str, Any]) -> Chat:
     kwargs = values.get("chat_template_kwargs") or {}
-    thinking = values.get("thinking")
     return Chat(
         messages=values["messages"],
         tools=values.get("tools"),
         tool_choice=values.get("tool_choice"),
         response_format=values.get("response_format"),
         reasoning_effort=values.get("reasoning_effort"),
-        thinking=_switch(thinking),
+        thinking=values.get("thinking"),
         parallel_tool_calls=values.get("parallel_tool_calls"),
         template_kwargs=kwargs,
     )
-
-
-def _switch(thinking: dict[str, Any] | None) -> bool | None:
-    return None if thinking is None else thinking.get("type") != "disabled"
-
-
-def _all_tools(chat: Chat) -> list[Any]:
-    """Declared tools, those of system messages included."""
-    tools = list(chat.tools or ())
-    for message in chat.messages:
-        if message.get("role") in ("system", "developer"):
-            tools += message.get("tools") or ()
-    return tools
 
 
 def _matcher(prepared: Prepared) -> StopMatcher | None:

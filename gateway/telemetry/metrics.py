@@ -60,6 +60,9 @@ class Metrics:
         self.engine_failures: dict[str, int] = {}
         self.first_token = Histogram()
         self.inter_token = Histogram()
+        self.prefill_leg = Histogram()
+        self.handoff = Histogram()
+        self.handles_dropped = 0
         self.sources: list[Callable[[], Iterable[Metric]]] = []
 
     def count_request(self, endpoint: str, status: int) -> None:
@@ -99,6 +102,7 @@ class _Reader(Collector):
                 metrics.client_disconnects,
             ),
             ("stream_failures", "Streams that broke after their first event.", metrics.stream_failures),
+            ("handles_dropped", "KV handles that were not used after all.", metrics.handles_dropped),
             ("prompt_tokens", "Prompt tokens of finished requests.", metrics.prompt_tokens),
             ("cached_prompt_tokens", "Prompt tokens that workers reported as cached.", metrics.cached_tokens),
             ("output_tokens", "Tokens that workers generated.", metrics.output_tokens),
@@ -106,6 +110,8 @@ class _Reader(Collector):
             yield CounterMetricFamily(f"kvgateway_{name}", text, value)
         yield _histogram("time_to_first_token_seconds", "Request in to first token.", metrics.first_token)
         yield _histogram("inter_token_seconds", "Time between tokens of a stream.", metrics.inter_token)
+        yield _histogram("prefill_leg_seconds", "Prefill leg of a handoff.", metrics.prefill_leg)
+        yield _histogram("handoff_seconds", "Prefill's answer to decode's first token.", metrics.handoff)
         for source in metrics.sources:
             yield from source()
 

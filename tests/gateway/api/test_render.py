@@ -12,6 +12,16 @@ from gateway.api.usage import CompletionTokensDetails, PromptTokensDetails, Usag
 from parsers.base import ContentDelta, Finish, ReasoningDelta, ToolArgumentsDelta, ToolCallStart
 
 USAGE = Usage(3, 2, 5, PromptTokensDetails(1), CompletionTokensDetails(1))
+
+
+class Parser:
+    """Nothing to take back."""
+
+    reasoning_retracted = False
+    incomplete_calls: tuple[int, ...] = ()
+
+
+PARSERS: Any = [Parser()]
 EVENTS = [
     ReasoningDelta('a"\n'),
     ContentDelta("é\u2028"),
@@ -92,7 +102,7 @@ def test_a_whole_chat_joins_its_pieces() -> None:
     whole = ChatWhole("c", 7, "m", 2)
     whole.emit(0, EVENTS)
     whole.emit(1, [Finish("length")])
-    body = msgspec.json.decode(whole.body(USAGE))
+    body = msgspec.json.decode(whole.body(USAGE, PARSERS * 2))
     call = {"id": "id1", "type": "function", "function": {"name": "f", "arguments": '{"x":1}'}}
     assert body["choices"][0]["message"] == {
         "role": "assistant",
@@ -108,7 +118,7 @@ def test_a_whole_chat_joins_its_pieces() -> None:
 def test_a_message_of_tool_calls_alone_has_null_content() -> None:
     whole = ChatWhole("c", 7, "m", 1)
     whole.emit(0, [ToolCallStart(0, "i", "f")])
-    assert msgspec.json.decode(whole.body(USAGE))["choices"][0]["message"]["content"] is None
+    assert msgspec.json.decode(whole.body(USAGE, PARSERS))["choices"][0]["message"]["content"] is None
 
 
 def test_completions_render_text_alone() -> None:
@@ -118,5 +128,15 @@ def test_completions_render_text_alone() -> None:
     chunks = frames(stream.end(1, USAGE))
     assert [chunk["choices"][0]["text"] for chunk in chunks[:-1]] == ["a", "b", ""]
     assert chunks[-2]["choices"][0]["finish_reason"] == "length"
-    choice = msgspec.json.decode(whole.body(USAGE))["choices"][0]
+    choice = msgspec.json.decode(whole.body(USAGE, PARSERS))["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("ab", "length")
+
+
+def test_a_whole_chat_leaves_out_what_its_parser_takes_back() -> None:
+    whole, parser = ChatWhole("c", 7, "m", 1), Parser()
+    parser.reasoning_retracted, parser.incomplete_calls = True, (1,)
+    events = [ReasoningDelta("x"), ContentDelta("x"), ToolCallStart(0, "a", "f"), ToolCallStart(1, "b", "g")]
+    whole.emit(0, [*events, Finish("length")])
+    message = msgspec.json.decode(whole.body(USAGE, [parser]))["choices"][0]["message"]
+    assert "reasoning_content" not in message
+    assert [call["id"] for call in message["tool_calls"]] == ["a"]

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from gateway.engines.connection import HttpConnection
+from parsers.registry import DEFAULT_FORMAT, get_format
 from tests.gateway.api.conftest import MODEL, Gateway, gateway
 from tests.gateway.raw_worker import broken_stream, endless_stream, hang_up, status, stream, tokens
 
@@ -261,9 +262,10 @@ async def test_a_slow_reader_pauses_the_worker_and_loses_nothing(monkeypatch: py
     pause, resume = HttpConnection.pause, HttpConnection.resume
     monkeypatch.setattr(HttpConnection, "pause", lambda self: (pauses.append(True), pause(self)))
     monkeypatch.setattr(HttpConnection, "resume", lambda self: (pauses.append(False), resume(self)))
-    reads, size = 300, 5000
-    async with gateway([stream(*[tokens(*[65] * size) for _ in range(reads)], tokens(finish="stop"))]) as gw:
-        unit = gw.services.preparer._tokenizer.decode([65])
+    reads, size, token = 400, 5000, _longest_token()
+    answer = stream(*[tokens(*[token] * size) for _ in range(reads)], tokens(finish="stop"))
+    async with gateway([answer]) as gw:
+        unit = gw.services.preparer._tokenizer.decode([token])
         client = await _small_window(gw)
         body = msgspec.json.encode(PLAIN | {"stream": True, "max_tokens": reads * size})
         head = b"POST /v1/completions HTTP/1.0\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
@@ -281,9 +283,15 @@ async def test_a_slow_reader_pauses_the_worker_and_loses_nothing(monkeypatch: py
     assert False in pauses
 
 
+def _longest_token() -> int:
+    """So that the answer outgrows every buffer of the kernel with few ids."""
+    pieces = get_format(DEFAULT_FORMAT).load_vocabulary().token_bytes()[:5000]
+    return max((len(piece), i) for i, piece in enumerate(pieces) if piece.isascii())[1]
+
+
 async def _small_window(gw: Gateway) -> socket.socket:
     client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     client.setblocking(False)
     host, _, port = gw.url.removeprefix("http://").partition(":")
     await asyncio.get_running_loop().sock_connect(client, (host, int(port)))

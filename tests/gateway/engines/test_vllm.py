@@ -9,7 +9,15 @@ import msgspec
 import pytest
 
 from gateway.engines.base import EngineError, EngineRequest, EngineUsage
-from gateway.engines.vllm import Endpoint, VllmCall, VllmEngine, completions_body, generate_body
+from gateway.engines.vllm import (
+    STREAMED,
+    WHOLE,
+    Endpoint,
+    VllmCall,
+    VllmEngine,
+    completions_body,
+    generate_body,
+)
 from tests.gateway.raw_worker import (
     broken_stream,
     endless_stream,
@@ -224,7 +232,7 @@ async def test_cancelling_the_start_closes_the_connection() -> None:
 
 
 def test_the_generate_body_keeps_numbers_as_they_were_spelled() -> None:
-    body = b"".join(generate_body(request()))
+    body = b"".join(generate_body(request(), STREAMED))
     assert b'"temperature":0.10' in body
     assert msgspec.json.decode(body) == {
         "model": "m",
@@ -238,7 +246,7 @@ def test_the_generate_body_keeps_numbers_as_they_were_spelled() -> None:
 
 
 def test_the_completions_body_asks_for_ids_and_control_tokens() -> None:
-    body = msgspec.json.decode(b"".join(completions_body(request())))
+    body = msgspec.json.decode(b"".join(completions_body(request(), WHOLE)))
     assert body["prompt"] == [1, 2, 3]
     assert body["return_token_ids"] is True
     assert body["skip_special_tokens"] is False

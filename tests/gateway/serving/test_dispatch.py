@@ -10,6 +10,7 @@ import pytest
 
 from gateway.engines.base import EngineError
 from gateway.engines.vllm import VllmEngine
+from gateway.handoff.nixl_pull import NixlPull
 from gateway.serving.dispatch import Dispatcher, Job
 from gateway.serving.generation import Choice, Generation, Observer
 from gateway.serving.inflight import InFlight
@@ -77,7 +78,7 @@ class Bench:
         self.metrics = Metrics()
         self.failures: list[str] = []
         self.texts: list[Text] = []
-        self.dispatcher = Dispatcher(self.router, self, self.metrics)
+        self.dispatcher = Dispatcher(self.router, self, NixlPull(30), self.metrics)
         self._make_the_first_worker_next()
 
     def _make_the_first_worker_next(self) -> None:

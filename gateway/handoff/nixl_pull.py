@@ -1,0 +1,83 @@
+"""vLLM's NixlConnector, pull mode: prefill answers with parameters, decode reads the blocks itself.
+
+The prefill leg is not streamed (a streamed one never returns parameters), generates one token, which is
+dropped since decode makes it again, and pins its blocks until they have been read or the lease runs out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from gateway.engines.base import EngineClient, EngineError, EngineRequest
+from gateway.handoff.base import Handle, PrefillResult
+
+REMOTE_DECODE = (
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
+    b'"remote_host":null,"remote_port":null}'
+)
+PARAMETERS = "kv_transfer_params"
+
+REQUIRED: dict[str, type | tuple[type, ...]] = {
+    "remote_engine_id": str,
+    "remote_request_id": str,
+    "remote_host": str,
+    "remote_port": int,
+    "remote_block_ids": list,
+}
+"""Without any of these a decode worker computes the prompt itself, or dies."""
+
+
+class NixlPull:
+    """The handoff of vLLM workers; see `Handoff`."""
+
+    def __init__(self, lease_seconds: float) -> None:
+        self._lease_seconds = lease_seconds
+
+    async def prefill(self, engine: EngineClient, request: EngineRequest) -> PrefillResult:
+        """Raises EngineError: the worker's own, or a retryable one when its parameters are not whole."""
+        answer = await engine.prefill(prefill_request(request))
+        check_parameters(answer.kv_transfer_params)
+        loop = asyncio.get_running_loop()
+        handle = Handle(answer.kv_transfer_params, request.token_ids_json, self._lease_seconds, loop.time)
+        return PrefillResult(handle, answer.cached_tokens)
+
+    def decode_request(self, request: EngineRequest, handle: Handle) -> EngineRequest:
+        """Raises HandoffError."""
+        parameters = handle.take(request.token_ids_json)
+        return msgspec.structs.replace(request, top_level={**request.top_level, PARAMETERS: parameters})
+
+
+def prefill_request(request: EngineRequest) -> EngineRequest:
+    """The prefill leg of a request: one token of one choice, parameters asked for."""
+    sampling = {name: value for name, value in request.sampling.items() if name not in ("min_tokens", "n")}
+    return msgspec.structs.replace(
+        request,
+        sampling={**sampling, "max_tokens": b"1"},
+        top_level={**request.top_level, PARAMETERS: REMOTE_DECODE},
+    )
+
+
+def check_parameters(raw: bytes) -> None:
+    """An incomplete handle kills a decode worker: it must not get that far. Raises EngineError."""
+    try:
+        parameters = msgspec.json.decode(raw or b"null")
+    except msgspec.DecodeError:
+        parameters = None
+    missing = _missing(parameters)
+    if missing is not None:
+        raise EngineError(f"the prefill worker gave no usable KV handle: {missing}", retryable=True)
+
+
+def _missing(parameters: Any) -> str | None:
+    if not isinstance(parameters, dict):
+        return "no parameters"
+    if parameters.get("do_remote_prefill") is not True:
+        return "do_remote_prefill is not true"
+    for name, kind in REQUIRED.items():
+        value = parameters.get(name)
+        if not isinstance(value, kind) or isinstance(value, bool) or value in ("", []):
+            return f"{name} is missing"
+    return None
