@@ -119,6 +119,7 @@ class Engine:
             while self._scheduler.busy or self._resets:
                 self._do_resets()
                 batch = self._scheduler.plan(loop.time())
+                self._count()
                 if not batch.shares:
                     await self._idle(batch)
                     end = loop.time()
