@@ -133,6 +133,11 @@ class KVSequence:
         self._tables = cache.tables()
 
     @property
+    def tables(self) -> list[Table]:
+        """The tables themselves, the full group's last."""
+        return self._tables
+
+    @property
     def block_ids(self) -> list[list[int]]:
         """Blocks of each group in order, NULL for those that a sparse group gave back."""
         return [list(table.blocks) for table in self._tables]
@@ -152,10 +157,11 @@ class KVSequence:
         self._hash_until(tokens // size)
         return self._cache.match(self._digests, (tokens - 1) // size)
 
-    def admit(self, hit: Hit, new: int) -> bool:
+    def admit(self, hit: Hit, new: int, *, hold: bool = True) -> bool:
         """Take over the hit and take blocks for `new` tokens after it; False, and nothing done, without room.
 
-        There must be room for all the tokens, although only `new` of them get it now.
+        There must be room for all the tokens, although only `new` of them get it now. Without `hold` nothing is
+        kept for others yet: the tokens come from elsewhere, and only then can it be said that they are here.
         """
         upto = hit.depth * self._cache.block_size + new
         now = sum(table.wanted(upto, hit.blocks[table.index]) for table in self._tables)
@@ -165,7 +171,7 @@ class KVSequence:
         for table, blocks in zip(self._tables, hit.blocks, strict=True):
             table.adopt(blocks)
         self.computed = hit.depth * self._cache.block_size
-        self._grow(upto)
+        self._grow(upto, hold=hold)
         return True
 
     def advance(self, new: int) -> bool:
@@ -188,10 +194,11 @@ class KVSequence:
         tokens, step = len(self.token_ids), self._cache.step_tokens
         return sum(table.wanted_in_all(tokens, hit.blocks[table.index], step) for table in self._tables)
 
-    def _grow(self, upto: int) -> None:
+    def _grow(self, upto: int, *, hold: bool = True) -> None:
         for table in self._tables:
             self._cache.removed(table.grow(upto))
-        self.hold(upto)
+        if hold:
+            self.hold(upto)
 
     def hold(self, upto: int) -> None:
         """Keep the blocks that `upto` tokens fill for others, and say so."""

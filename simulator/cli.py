@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
 import uvloop
 import zmq
@@ -15,7 +16,7 @@ from aiohttp import web
 
 from simulator.publisher import EventPublisher
 from simulator.server import Worker
-from simulator.settings import SimulatorSettings
+from simulator.settings import FailurePolicy, Role, SimulatorSettings, TransportName
 from simulator.tokens import Tokens
 
 DEFAULTS = SimulatorSettings()
@@ -56,13 +57,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--kv-topic", str, "topic of the KV events", "TOPIC")
     option("--kv-buffer-steps", int, "event batches kept for replay", "N")
     option("--keep-alive-seconds", float, "how long an idle connection stays open", "SECONDS")
+    option("--kv-bytes-per-token", int, "KV of one token in one group, a multiple of 8", "BYTES")
+    option("--side-channel-host", str, "address of the KV side channel, for decode workers", "HOST")
+    option("--side-channel-port", int, "port of the KV side channel; 0 takes a free one", "PORT")
+    option("--kv-lease-seconds", float, "how long unread blocks of a prefill leg are kept", "SECONDS")
+    option("--handshake-seconds", float, "how long to wait for a peer's side channel", "SECONDS")
     parser.add_argument(
         "--force-include-usage", action="store_true", help="usage on every chunk of a completions stream"
+    )
+    _add_transfer_arguments(parser)
+
+
+def _add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
+    def choice(flag: str, values: object, text: str) -> None:
+        default = getattr(DEFAULTS, flag.removeprefix("--").replace("-", "_"))
+        parser.add_argument(
+            flag, choices=get_args(values), default=default, help=f"{text} (default {default})"
+        )
+
+    choice("--role", Role, "what the worker is for; one with a transport takes prefill and decode legs alike")
+    choice("--transport", TransportName, "what moves KV blocks; auto: nixl, none for an aggregated worker")
+    choice("--kv-load-failure-policy", FailurePolicy, "what a failed KV transfer does to its request")
+    parser.add_argument(
+        "--survive-incomplete-params",
+        action="store_true",
+        help="compute a prompt whose kv_transfer_params lack something, instead of dying as vLLM does",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM. 0 after a stop, 1 when the worker could not start."""
+    """Serve until SIGINT or SIGTERM.
+
+    0 after a stop, 1 when the worker could not start, 2 when it needs NIXL and that is not installed.
+    """
     settings = SimulatorSettings(
         **{name: getattr(args, name) for name in SimulatorSettings.__struct_fields__}
     )

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from simulator.hashing import Digest
+from simulator.kv.parameters import RemoteBlocks
 from simulator.output import Plan
+
+
+class Leg(msgspec.Struct, kw_only=True):
+    """A generation's part in prefill-decode disaggregation: a prefill leg keeps its blocks, a decode leg fetches."""
+
+    request_id: str
+    """The engine's own; peers name the blocks by it."""
+    keeps: bool = False
+    remote: RemoteBlocks | None = None
+    answer: dict[str, Any] | None = None
+    """A prefill leg's kv_transfer_params, once it has ended."""
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -25,6 +38,9 @@ class Generation(msgspec.Struct, kw_only=True):
     """Prompt tokens that were in the cache."""
     created_tokens: int = 0
     """Prompt tokens that came to be in the cache and were not before."""
+    rewrite: Callable[[int], Plan] | None = None
+    """The plan for a prompt whose KV has this digest; called once, before output comes out."""
+    leg: Leg | None = None
 
 
 class Step(msgspec.Struct, frozen=True):

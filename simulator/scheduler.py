@@ -16,6 +16,7 @@ import msgspec
 
 from simulator.cache import KVCache, KVSequence
 from simulator.generation import Generation, Step
+from simulator.kv.context import Context
 
 
 class Job:
@@ -23,12 +24,23 @@ class Job:
 
     def __init__(self, generation: Generation, cache: KVCache, now: float) -> None:
         self.generation = generation
-        self.sequence = KVSequence(cache, generation.token_ids, generation.digests, generation.salt)
+        leg = generation.leg
+        token_ids, digests = generation.token_ids, generation.digests
+        if leg is not None and leg.keeps and cache.has_states and len(token_ids) > 1:
+            # The last token is the reader's: a state with it in could not be gone back from.
+            token_ids = token_ids[:-1]
+            digests = digests[: len(token_ids) // cache.block_size]
+        self.sequence = KVSequence(cache, token_ids, digests, generation.salt)
+        self.context: Context | None = None
+        """What the sequence has in memory, while it has blocks."""
+        self.fetched = leg is None or leg.remote is None
+        """Whether the prompt's blocks need not come from a peer, or no longer."""
         self.arrived = now
         self.due = now + (generation.step_seconds or 0.0)
         """When a sequence with a pace of its own may take its next step."""
         self.gone = False
         self.preemptions = 0
+        self._backoff = int(cache.has_states)
         self._said = 0
         self._known = 0
 
@@ -47,8 +59,15 @@ class Job:
         """Tokens of the prompt and of the output so far."""
         return self.sequence.prompt_tokens + self._said
 
+    @property
+    def remote_tokens(self) -> int:
+        """How much of the prompt a peer gives: a state with the last token in could not be gone back from."""
+        return self.sequence.prompt_tokens - self._backoff
+
     def draft(self) -> int:
         """Append all but the last token of the coming step, to be computed in it; how many there are."""
+        if not self.started and self.generation.rewrite is not None:
+            return 0
         ahead = self._said + len(self._next()) - 1
         self.sequence.extend(self.generation.plan.ids[self._known : ahead])
         self._known = max(self._known, ahead)
@@ -81,6 +100,8 @@ class Batch:
         self.budget = budget
         self.shares: list[Share] = []
         self.preempted: list[Job] = []
+        self.fetches: list[Job] = []
+        """Jobs that have room now for what a peer will give."""
 
     def add(self, share: Share) -> None:
         """Take a job's share."""
@@ -94,14 +115,22 @@ class Scheduler:
     def __init__(self, cache: KVCache, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self.running: list[Job] = []
         self.waiting: deque[Job] = deque()
+        self.fetching: list[Job] = []
+        """Jobs whose blocks are being read from a peer: they have room and cannot be preempted."""
+        self._ready: deque[Job] = deque()
         self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._budget = max_num_batched_tokens
 
     @property
     def busy(self) -> bool:
-        """Whether any job is left."""
-        return bool(self.running or self.waiting)
+        """Whether any job can go on without a peer."""
+        return bool(self.running or self.waiting or self._ready)
+
+    @property
+    def queued(self) -> int:
+        """Jobs that do not run yet, those that wait for a peer among them."""
+        return len(self.waiting) + len(self.fetching) + len(self._ready)
 
     def add(self, job: Job) -> None:
         """Queue a job."""
@@ -112,8 +141,26 @@ class Scheduler:
         if job.gone:
             return
         job.gone = True
-        (self.running if job in self.running else self.waiting).remove(job)
+        if job in self.fetching:
+            return  # a peer's bytes are still coming: `arrived` frees the blocks
+        queues: list[list[Job] | deque[Job]] = [self.running, self.waiting, self._ready]
+        next(queue for queue in queues if job in queue).remove(job)
         job.sequence.free()
+
+    def arrived(self, job: Job, *, complete: bool) -> None:
+        """What a peer had to give is here; or not all of it, and the job starts anew without it."""
+        self.fetching.remove(job)
+        job.fetched = True
+        if job.gone:
+            job.sequence.free()
+        elif complete:
+            job.sequence.hold(job.remote_tokens)
+            job.sequence.computed = min(job.remote_tokens, job.settled - 1)
+            self._ready.append(job)
+        else:
+            job.context = None
+            job.sequence.free()
+            self.waiting.appendleft(job)
 
     def next_due(self, now: float) -> float | None:
         """When the next of the jobs with a pace of their own may go on; None when none waits for its time."""
@@ -124,6 +171,8 @@ class Scheduler:
         """The next step; without shares when nothing can run now."""
         self._cache.new_step()
         batch = Batch(self._budget)
+        while self._ready and len(self.running) < self._max_num_seqs:
+            self.running.append(self._ready.popleft())
         self._continue_running(batch, now)
         if not batch.preempted:
             self._admit_waiting(batch, now)
@@ -156,7 +205,10 @@ class Scheduler:
             job.generation.created_tokens = max(kept - job.generation.cached_tokens, 0)
         step = job.say()
         job.due += job.generation.step_seconds or 0.0
-        if step.last:
+        if step.last and job.generation.leg is not None and job.generation.leg.keeps:
+            job.gone = True
+            self.running.remove(job)
+        elif step.last:
             self.drop(job)
         return step
 
@@ -190,6 +242,11 @@ class Scheduler:
             if job.paced and job.due > now:
                 early.append(self.waiting.popleft())
                 continue
+            if not job.fetched:
+                if not self._begin_fetch(job):
+                    break
+                batch.fetches.append(self.waiting.popleft())
+                continue
             share = self._admit(job, batch.budget)
             if share is None:
                 break
@@ -206,6 +263,16 @@ class Scheduler:
         if not job.started and not job.preemptions:
             job.generation.cached_tokens = hit.depth * size
         return share
+
+    def _begin_fetch(self, job: Job) -> bool:
+        """Take blocks for what a peer will give; False without room."""
+        hit = job.sequence.look_up(job.settled)
+        new = max(job.remote_tokens - hit.depth * self._cache.block_size, 0)
+        if not job.sequence.admit(hit, new, hold=False):
+            return False
+        self.fetching.append(job)
+        job.generation.cached_tokens = hit.depth * self._cache.block_size
+        return True
 
     def _share(self, job: Job, start: int, junction: int, budget: int) -> Share:
         """What a job may compute from `start` on; no tokens when no fitting piece is that small."""
@@ -234,6 +301,7 @@ class Scheduler:
         return max(min((stop for stop in stops if start < stop < end), default=end) - start, 0)
 
     def _preempt(self, job: Job) -> None:
+        job.context = None
         job.sequence.free()
         job.preemptions += 1
         self.waiting.appendleft(job)

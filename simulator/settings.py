@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from simulator.groups import Group, parse_groups
 
 MAX_CONTEXT = 1_048_576
+
+Role = Literal["aggregated", "prefill", "decode"]
+TransportName = Literal["auto", "nixl", "inline", "none"]
+FailurePolicy = Literal["fail", "recompute"]
 
 
 class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,32 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     force_include_usage: bool = False
     """Usage on every chunk of a completions stream, as vLLM's flag of that name."""
     keep_alive_seconds: float = 5.0
+    role: Role = "aggregated"
+    """Says what the worker is meant for, and with that whether it needs a transport. Any worker that has one
+    takes both legs of a disaggregated request, whatever its role."""
+    transport: TransportName = "auto"
+    """What moves KV blocks between workers. `auto` is nixl, or none for an aggregated worker."""
+    kv_bytes_per_token: int = 128
+    """KV of one token in one group's block, a multiple of 8."""
+    side_channel_host: str = "127.0.0.1"
+    """Where the side channel listens, and what prefill legs tell decode workers."""
+    side_channel_port: int = 0
+    """0 takes a free one; data-parallel rank N listens on the port plus N."""
+    kv_lease_seconds: float = 30.0
+    """How long a prefill worker keeps blocks that nobody reads or sends heartbeats for."""
+    handshake_seconds: float = 5.0
+    """How long to wait for a peer's side channel."""
+    kv_load_failure_policy: FailurePolicy = "fail"
+    """What a failed transfer does to its request: an error, or the prompt computed here."""
+    survive_incomplete_params: bool = False
+    """Compute the prompt where a decode leg's parameters lack something, instead of dying as vLLM does."""
+
+    @property
+    def kv_transport(self) -> TransportName:
+        """The transport, with `auto` resolved."""
+        if self.transport != "auto":
+            return self.transport
+        return "none" if self.role == "aggregated" else "nixl"
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -83,3 +115,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("counts must be at least 1")
         if self.speedup <= 0 or min(self.prefill_seconds_per_token, self.decode_seconds_per_step) < 0:
             raise ValueError("times must not be negative and speedup must be above 0")
+        if self.kv_bytes_per_token < 8 or self.kv_bytes_per_token % 8:
+            raise ValueError("the bytes of a token's KV must be a multiple of 8")
+        if min(self.kv_lease_seconds, self.handshake_seconds) <= 0:
+            raise ValueError("lease and handshake times must be above 0")
