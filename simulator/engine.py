@@ -7,10 +7,16 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
+from simulator import errors
 from simulator.cache import Event, KVCache
 from simulator.clock import Timing
 from simulator.generation import Generation, Step
 from simulator.hashing import Digest, chain, root_digest
+from simulator.handoff import Handoff
+from simulator.kv.arena import Arena
+from simulator.kv.memory import Memory
+from simulator.kv.transport import TransferError
+from simulator.legs import fetch, readable
 from simulator.metrics import Counters
 from simulator.scheduler import Batch, Job, Scheduler, decodes, prefill_tokens
 from simulator.settings import SimulatorSettings
@@ -55,6 +61,10 @@ class Engine:
             settings.groups,
             settings.max_num_batched_tokens,
         )
+        self.memory = Memory(Arena(settings.num_blocks, settings.block_size, settings.kv_bytes_per_token))
+        self.handoff: Handoff | None = None
+        """Set before the first request by whoever wants legs of disaggregated requests taken."""
+        self._fetches: set[asyncio.Task[None]] = set()
         self._settings = settings
         self._timing = Timing(settings)
         self._publish = publish
@@ -73,6 +83,7 @@ class Engine:
         for job in jobs:
             self._scheduler.add(job)
             self._outboxes[job] = outbox
+            self._watch(job)
         self.wake()
         try:
             left = len(jobs)
@@ -85,7 +96,7 @@ class Engine:
         finally:
             for job in jobs:
                 self._outboxes.pop(job, None)
-                self._scheduler.drop(job)
+                self._leave(job)
             self.wake()
 
     async def reset(self, *, preempt: bool = False) -> bool:
@@ -119,6 +130,9 @@ class Engine:
             while self._scheduler.busy or self._resets:
                 self._do_resets()
                 batch = self._scheduler.plan(loop.time())
+                self.memory.write(batch)
+                for job in batch.fetches:
+                    self._start_fetch(job)
                 self._count()
                 if not batch.shares:
                     await self._idle(batch)
@@ -153,10 +167,71 @@ class Engine:
         self.counters.preemptions += len(batch.preempted)
         self._publish(self.cache.take_events())
         now = asyncio.get_running_loop().time()
+        self.memory.read(batch)
         for job, step in self._scheduler.finish(batch):
+            if step.last:
+                self._keep(job)
             self.counters.stepped(job, step, now)
             self._outboxes[job].put(step)
         self._count()
+
+    def _watch(self, job: Job) -> None:
+        leg = job.generation.leg
+        if leg is not None and leg.remote is not None and self.handoff is not None:
+            self.handoff.watch(leg.remote)
+
+    def _leave(self, job: Job) -> None:
+        """A job ends, one way or the other; a peer is told when nobody will come for its blocks."""
+        leg = job.generation.leg
+        if leg is not None and leg.remote is not None and self.handoff is not None:
+            self.handoff.unwatch(leg.remote)
+            if not job.fetched and job not in self._scheduler.fetching:
+                self.handoff.abandon(leg.remote)
+        self._scheduler.drop(job)
+
+    def _start_fetch(self, job: Job) -> None:
+        task = asyncio.get_running_loop().create_task(self._fetch(job))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    async def _fetch(self, job: Job) -> None:
+        leg = job.generation.leg
+        assert leg is not None
+        assert leg.remote is not None
+        assert self.handoff is not None
+        complete = True
+        try:
+            await fetch(job, leg.remote, self.handoff, self.memory.arena)
+            if leg.remote.cached_tokens is not None:
+                job.generation.cached_tokens = leg.remote.cached_tokens
+        except TransferError:
+            complete = False
+            job.generation.cached_tokens = 0
+        self.handoff.unwatch(leg.remote)
+        self._scheduler.arrived(job, complete=complete)
+        if not complete and self._settings.kv_load_failure_policy == "fail" and not job.gone:
+            self.counters.finishes["error"] += 1
+            self._scheduler.drop(job)
+            self._outboxes[job].put(errors.internal())
+        self.wake()
+
+    def _keep(self, job: Job) -> None:
+        """A prefill leg has ended: its blocks stay until a peer has read them or their lease runs out."""
+        leg, sequence = job.generation.leg, job.sequence
+        if leg is None or not leg.keeps or self.handoff is None:
+            return
+        assert job.context is not None
+        job.context.compute(sequence.token_ids, sequence.computed)
+
+        def release() -> None:
+            sequence.free()
+            self.wake()
+
+        blocks = readable(sequence.tables, sequence.computed)
+        self.handoff.leases.pin(leg.request_id, sum(map(len, blocks)), release)
+        leg.answer = self.handoff.answer(
+            leg.request_id, blocks, sequence.computed, job.generation.cached_tokens
+        )
 
     def _do_resets(self) -> None:
         for preempt, done in self._resets:
@@ -166,4 +241,4 @@ class Engine:
 
     def _count(self) -> None:
         self.counters.running = len(self._scheduler.running)
-        self.counters.waiting = len(self._scheduler.waiting)
+        self.counters.waiting = self._scheduler.queued

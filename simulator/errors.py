@@ -120,6 +120,18 @@ def unknown_model(name: str, served: str) -> ApiError:
     return ApiError(message, status=404, param="model")
 
 
+def internal() -> ApiError:
+    """A request that failed inside the engine, for one because its KV could not be loaded."""
+    return ApiError("Internal server error", status=500)
+
+
+def engine_dead() -> ApiError:
+    """Any request once the engine has died; the server follows it."""
+    return ApiError(
+        "EngineCore encountered an issue. See stack trace (above) for the root cause.", status=500
+    )
+
+
 def outside_vocabulary(token_id: int) -> ApiError:
     """An id that the vocabulary does not have."""
     return ApiError(f"Token id {token_id} is out of vocabulary")

@@ -26,7 +26,7 @@ class Table:
         self.index = index
         self.group = group
         self._pool = pool
-        self._size = block_size
+        self.block_size = self._size = block_size
         self._full = 0
         """Blocks already told of as full, or part of the hit."""
 

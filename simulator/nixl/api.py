@@ -1,0 +1,38 @@
+"""Finding NIXL, whichever of its packages is installed."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from types import ModuleType
+from typing import Any
+
+MODULES = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
+
+
+class NixlMissingError(Exception):
+    """No NIXL package can be imported."""
+
+
+def load_api() -> Any:
+    """The API module. Raises NixlMissingError."""
+    for name in MODULES:
+        module = _import(name)
+        if module is not None:
+            _quieten()
+            return module
+    raise NixlMissingError(f"NIXL is not installed: none of {', '.join(MODULES)} can be imported")
+
+
+def _import(name: str) -> ModuleType | None:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _quieten() -> None:
+    """NIXL prints each agent and backend at level INFO, through handlers of its own."""
+    for name in list(logging.root.manager.loggerDict):
+        if "nixl" in name:
+            logging.getLogger(name).setLevel(logging.ERROR)
