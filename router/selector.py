@@ -151,9 +151,11 @@ class Router:
 
         `request.role` is not looked at. Where there are both kinds, the one that costs fewer seconds.
         """
-        prefill, decode, aggregated = (
-            self._unexcluded(request, role) for role in ("prefill", "decode", "aggregated")
-        )
+        prefill = self._unexcluded(request, "prefill")
+        decode = self._unexcluded(request, "decode")
+        if not prefill and not decode:
+            return False
+        aggregated = self._unexcluded(request, "aggregated")
         if not (prefill and decode and aggregated):
             return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
         overlaps = self._index.find(request.token_ids, request.cache_salt, request.lora)

@@ -34,6 +34,13 @@ def test_any_cut_gives_the_same_payloads(cuts: set[int], crlf: bool) -> None:
     assert decode(pieces) == PAYLOADS
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\nx", b"x\n", b"\r\n", b"\r\n\r\n", b"\n\n\n"])
+def test_an_event_that_comes_alone_is_read_like_any_other(end: bytes) -> None:
+    event = b'data: {"a":1}' + end
+    assert decode([event, b"\n\n"]) == decode([event + b"\n\n"])
+    assert decode([b'data: {"a":1}\n\n']) == [b'{"a":1}']
+
+
 def test_an_event_without_an_end_gives_nothing() -> None:
     assert decode([b"data: half"]) == []
 
