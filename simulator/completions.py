@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from simulator import errors, replies
 from simulator.engine import Engine
-from simulator.exchange import Exchange, Planner, new_id, wants_usage
+from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
 from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText, Json
 from simulator.requests import CompletionBody, prompts_of
@@ -86,7 +86,11 @@ class CompletionExchange(Exchange):
             for step in steps
         ]
         head = replies.completion_head(self._id, self.created, self._model, choices)
-        return replies.completion_body(head, self._model, self.usage)
+        return replies.completion_body(head, self._model, self.usage, self.kv_transfer_params)
+
+    def internal_id(self, generation: Generation) -> str:
+        """The engine's name for a generation, with the number of its prompt."""
+        return f"{self._id}-{generation.index // self._request.n}-{internal_suffix()}"
 
     def _text(self, step: Step) -> str:
         shown = self._texts[step.generation.index].push(step)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from functools import partial
 
 from simulator import errors, replies
 from simulator.engine import Engine
-from simulator.generation import Generation, Step
-from simulator.output import Limits, Script, plan_output
+from simulator.generation import Generation, Leg, Step
+from simulator.kv.parameters import TransferParameters, remote_blocks
+from simulator.output import Limits, Plan, Script, plan_output
 from simulator.prompt import read_prompt
 from simulator.replies import Usage
 from simulator.requests import Sampling, StreamOptions
-from simulator.script import FILLER, write_script
+from simulator.script import FILLER, code_word, write_script
 from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
 
@@ -48,8 +50,12 @@ class Planner:
             min_tokens=sampling.min_tokens or 0,
             ignore_eos=bool(sampling.ignore_eos),
         )
-        wanted = script.script_ids if script.script_ids is not None else self._write(ids, sampling)
-        plan = plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
+        rewrite: Callable[[int], Plan] | None = None
+        if script.script_ids is not None:
+            plan = plan_output(script.script_ids, limits, self._filler, self._tokens.bytes_of)
+        else:
+            rewrite = partial(self._plan, ids, sampling, limits)
+            plan = rewrite(0)
         return [
             Generation(
                 index=first + offset,
@@ -58,13 +64,17 @@ class Planner:
                 tokens_per_step=max(script.tokens_per_step or self._settings.tokens_per_step, 1),
                 step_seconds=None if script.delay_ms is None else max(script.delay_ms, 0) / 1000,
                 salt=salt,
+                rewrite=rewrite,
             )
             for offset in range(sampling.n)
         ]
 
-    def _write(self, ids: list[int], sampling: Sampling) -> list[int]:
+    def _plan(self, ids: list[int], sampling: Sampling, limits: Limits, digest: int) -> Plan:
+        """What a worker says whose memory of the prompt has this digest."""
         outputs = sampling.structured_outputs or {}
-        return write_script(read_prompt(ids, self._tokens), self._tokens, outputs.get("json"))
+        view = read_prompt(ids, self._tokens)
+        wanted = write_script(view, self._tokens, outputs.get("json"), code=code_word(digest))
+        return plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
 
 
 class Exchange(ABC):
@@ -95,6 +105,28 @@ class Exchange(ABC):
                 self._count(step)
         return self.whole([Step(generation, 0, generation.plan.ids, True) for generation in self.generations])
 
+    def take_legs(self, parameters: TransferParameters) -> None:
+        """Keep or fetch KV blocks, as the request's kv_transfer_params ask for. Raises BadParametersError."""
+        remote = remote_blocks(parameters) if parameters.do_remote_prefill else None
+        if remote is None and not parameters.do_remote_decode:
+            return
+        for generation in self.generations:
+            generation.leg = Leg(
+                request_id=self.internal_id(generation),
+                keeps=bool(parameters.do_remote_decode),
+                remote=remote,
+            )
+
+    @property
+    def kv_transfer_params(self) -> replies.Json | None:
+        """What a prefill leg answers, once it has ended; the first choice's where there are several."""
+        leg = self.generations[0].leg
+        return None if leg is None else leg.answer
+
+    @abstractmethod
+    def internal_id(self, generation: Generation) -> str:
+        """The engine's name for a generation: its peers know its blocks by it."""
+
     @abstractmethod
     def chunk(self, step: Step) -> bytes:
         """The event of one step."""
@@ -117,6 +149,11 @@ def wants_usage(options: StreamOptions | None) -> tuple[bool, bool]:
     if options is None or not options.include_usage:
         return False, False
     return True, bool(options.continuous_usage_stats)
+
+
+def internal_suffix() -> str:
+    """Eight random hex digits that end the engine's name for a request."""
+    return secrets.token_hex(4)
 
 
 def new_id() -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from simulator import errors, replies
 from simulator.engine import Engine
-from simulator.exchange import Exchange, Planner, new_id, wants_usage
-from simulator.generation import Step
+from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
+from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText
 from simulator.requests import GenerateBody
 from simulator.tokens import Tokens
@@ -70,7 +70,12 @@ class GenerateExchange(Exchange):
             self.usage,
             [self._choice(step) for step in steps],
             self._request.token_ids if self._request.return_token_ids else None,
+            self.kv_transfer_params,
         )
+
+    def internal_id(self, generation: Generation) -> str:
+        """The engine's name for a generation."""
+        return f"{self._id}-{internal_suffix()}"
 
     def _choice(self, step: Step) -> replies.Json:
         text = self._texts[step.generation.index]

@@ -159,6 +159,7 @@ def generate_body(
     usage: Usage,
     choices: list[Json],
     prompt_ids: Sequence[int] | None,
+    kv_transfer_params: Json | None = None,
 ) -> bytes:
     """A whole generate response."""
     return encode(
@@ -172,7 +173,7 @@ def generate_body(
             "prompt_token_ids": prompt_ids,
             "mm_placeholders": None,
             "metrics": None,
-            "kv_transfer_params": None,
+            "kv_transfer_params": kv_transfer_params,
             "ec_transfer_params": None,
             "output_mode": mode,
             "choices": choices,
@@ -228,13 +229,15 @@ def completion_head(completion_id: str, created: int, model: str, choices: list[
     }
 
 
-def completion_body(head: Json, model: str, usage: Usage) -> bytes:
+def completion_body(
+    head: Json, model: str, usage: Usage, kv_transfer_params: Json | None = None
+) -> bytes:
     """A whole completions response."""
     rest = {
         "service_tier": None,
         "system_fingerprint": fingerprint(model),
         "usage": usage.of_body(),
-        "kv_transfer_params": None,
+        "kv_transfer_params": kv_transfer_params,
         "ec_transfer_params": None,
         "metrics": None,
     }

@@ -53,6 +53,7 @@ class GenerateBody(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     return_token_ids: bool | None = False
     output_mode: str = "tokens"
+    kv_transfer_params: Any = None
 
 
 class CompletionBody(Sampling, frozen=True, kw_only=True):
@@ -68,6 +69,7 @@ class CompletionBody(Sampling, frozen=True, kw_only=True):
     return_token_ids: bool | None = False
     return_tokens_as_token_ids: bool | None = False
     vllm_xargs: Script | None = None
+    kv_transfer_params: Any = None
 
 
 def decode_generate(body: bytes) -> GenerateBody:

@@ -10,31 +10,52 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from parsers.base import Chat, Segment
 from simulator.prompt import PromptView, Tool
 from simulator.schema import example
 from simulator.tokens import Tokens
 
 FILLER = " and so on"
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
+NO_CODE = "babab-babab"
+"""The code word of digest 0."""
 _QUESTION = {"role": "user", "content": "?"}
 
 
-def write_script(view: PromptView, tokens: Tokens, schema: Any = None) -> list[int]:
+def write_script(view: PromptView, tokens: Tokens, schema: Any = None, code: str = NO_CODE) -> list[int]:
     """The whole output for a prompt, its end token included.
 
-    `schema` asks for an answer that is JSON of that schema; so can the prompt itself.
+    `schema` asks for an answer that is JSON of that schema; so can the prompt itself. `code` stands for what the
+    worker has in memory: it goes into the reasoning, or into the answer of a worker that does not reason.
     """
     if view.channel == "text":
-        return [*tokens.encode(f" and so on, says a simulated worker about “{view.quote}”."), tokens.end_id]
+        text = f" and so on, says a simulated worker about “{view.quote}”, which it knows as {code}."
+        return [*tokens.encode(text), tokens.end_id]
     schema = view.schema if schema is None else schema
+    if view.channel != "think":
+        view = msgspec.structs.replace(view, quote=f"{view.quote} ({code})")
     turn: dict[str, Any] = {
         "role": "assistant",
-        "reasoning_content": _reasoning(view),
+        "reasoning_content": _reasoning(view, code),
         "content": _content(view, schema),
     }
     if view.tools and schema is None:
         turn |= {"content": "", "tool_calls": [_call(view)]}
     return turn_ids(turn, tokens, thinking=view.channel == "think")
+
+
+def code_word(digest: int) -> str:
+    """32 bits of a digest as two words that can be said, such as `lusab-babad`."""
+    return "-".join(_word(digest >> shift & 0xFFFF) for shift in (16, 0))
+
+
+def _word(bits: int) -> str:
+    return "".join(
+        _VOWELS[bits >> shift & 3] if shift in (10, 4) else _CONSONANTS[bits >> shift & 15]
+        for shift in (12, 10, 6, 4, 0)
+    )
 
 
 def turn_ids(turn: dict[str, Any], tokens: Tokens, *, thinking: bool) -> list[int]:
@@ -67,8 +88,11 @@ def _choose(view: PromptView) -> Tool:
     return (named or list(view.tools))[0]
 
 
-def _reasoning(view: PromptView) -> str:
-    return f"The user wrote “{view.quote}”. The prompt has {view.messages} messages and {view.tokens} tokens."
+def _reasoning(view: PromptView, code: str) -> str:
+    return (
+        f"The user wrote “{view.quote}”. The prompt has {view.messages} messages and {view.tokens} tokens, "
+        f"known as {code}."
+    )
 
 
 def _content(view: PromptView, schema: Any) -> str:
