@@ -25,11 +25,12 @@ class EventPublisher:
     ["", topic, sequence, payload] each and ["", "", -1, ""] at the end.
     """
 
-    def __init__(self, topic: str, buffer_steps: int) -> None:
+    def __init__(self, topic: str, buffer_steps: int, rank: int = 0) -> None:
         self.sequence = 0
         self.endpoint = ""
         self.replay_endpoint = ""
         self._topic = topic.encode()
+        self._rank = rank
         self._buffer: deque[tuple[bytes, bytes]] = deque(maxlen=buffer_steps)
         self._encoder = msgspec.msgpack.Encoder()
         self._context = zmq.asyncio.Context()
@@ -50,7 +51,7 @@ class EventPublisher:
         if not events:
             return
         sequence = self.sequence.to_bytes(8, "big")
-        payload = self._encoder.encode([time.time(), events, 0])
+        payload = self._encoder.encode([time.time(), events, self._rank])
         self.sequence += 1
         self._buffer.append((sequence, payload))
         self._pub.send_multipart([self._topic, sequence, payload], zmq.NOBLOCK)
