@@ -58,17 +58,19 @@ def test_every_dependency_has_one_exact_version_that_fits(project: dict[str, Any
 
 def test_what_the_dependencies_need_is_pinned_too(project: dict[str, Any]) -> None:
     exact = pinned(project)
-    waiting = [(requirement, "") for requirement in asked_for(project)]
+    overridden = pinned(project, "override-dependencies")
+    waiting = asked_for(project)
     seen: set[tuple[str, str]] = set()
     while waiting:
-        requirement, _ = waiting.pop()
-        name = canonicalize_name(requirement.name)
-        for extra in ("", *requirement.extras):
-            if (name, extra) in seen:
-                continue
-            seen.add((name, extra))
-            assert name in exact, f"{name} is not pinned: run scripts/update_constraints.py"
-            waiting += [(needed, "") for needed in needs(name, extra)]
+        asked = waiting.pop()
+        name = canonicalize_name(asked.name)
+        if not all(is_wanted(override) for override in overridden.get(name, ())):
+            continue
+        for extra in ("", *asked.extras):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                assert name in exact, f"{name} is not pinned: run scripts/update_constraints.py"
+                waiting += needs(name, extra)
     assert len(seen) > len(asked_for(project))
 
 
@@ -78,8 +80,11 @@ def needs(name: str, extra: str) -> list[Requirement]:
         lines = distribution(name).requires or []
     except PackageNotFoundError:  # of a group that is not installed
         return []
-    wanted = [Requirement(line) for line in lines]
-    return [need for need in wanted if need.marker is None or need.marker.evaluate({"extra": extra})]
+    return [need for need in map(Requirement, lines) if is_wanted(need, extra)]
+
+
+def is_wanted(requirement: Requirement, extra: str = "") -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def test_the_build_is_pinned(project: dict[str, Any]) -> None:

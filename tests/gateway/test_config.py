@@ -57,6 +57,7 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("tokenizer", '"/a"', "null", "/c", ("/a", "null", "/c")),
     ("context_length", "1", "2", "3", (1, 2, 3)),
     ("policy", '"kv"', "random", "round_robin", ("kv", "random", "round_robin")),
+    ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("drain_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("max_body_bytes", "1", "2", "3", (1, 2, 3)),
     ("log_level", '"debug"', "error", "warning", ("debug", "error", "warning")),
