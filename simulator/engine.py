@@ -11,8 +11,8 @@ from simulator import errors
 from simulator.cache import Event, KVCache
 from simulator.clock import Timing
 from simulator.generation import Generation, Step
-from simulator.hashing import Digest, chain, root_digest
 from simulator.handoff import Handoff
+from simulator.hashing import Digest, chain, root_digest
 from simulator.kv.arena import Arena
 from simulator.kv.memory import Memory
 from simulator.kv.transport import TransferError
@@ -64,6 +64,7 @@ class Engine:
         self.memory = Memory(Arena(settings.num_blocks, settings.block_size, settings.kv_bytes_per_token))
         self.handoff: Handoff | None = None
         """Set before the first request by whoever wants legs of disaggregated requests taken."""
+        self._dead = False
         self._fetches: set[asyncio.Task[None]] = set()
         self._settings = settings
         self._timing = Timing(settings)
@@ -76,6 +77,8 @@ class Engine:
 
     async def run(self, generations: list[Generation]) -> AsyncGenerator[Step, None]:
         """Steps of all the sequences as they come. Closing the iterator stops them and frees their blocks."""
+        if self._dead:
+            raise errors.engine_dead()
         await self._hash(generations)
         outbox = Outbox()
         now = asyncio.get_running_loop().time()
@@ -105,6 +108,12 @@ class Engine:
         self._resets.append((preempt, done))
         self.wake()
         return await done
+
+    def die(self) -> None:
+        """Fail what is in flight and whatever comes."""
+        self._dead = True
+        for outbox in self._outboxes.values():
+            outbox.put(errors.engine_dead())
 
     async def _hash(self, generations: list[Generation]) -> None:
         known: dict[int, list[Digest]] = {}

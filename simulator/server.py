@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -12,9 +13,11 @@ from aiohttp import web
 
 from simulator import errors, metrics, replies, requests
 from simulator.completions import CompletionExchange
+from simulator.connector import Connector
 from simulator.engine import Engine
 from simulator.errors import ApiError
 from simulator.exchange import Exchange, Planner
+from simulator.faults import Faults
 from simulator.generate import GenerateExchange
 from simulator.publisher import HIGH_WATER_MARK, EventPublisher
 from simulator.settings import SimulatorSettings
@@ -33,8 +36,17 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Worker:
     """The handlers and what they share."""
 
-    def __init__(self, settings: SimulatorSettings, tokens: Tokens, publisher: EventPublisher) -> None:
+    def __init__(
+        self,
+        settings: SimulatorSettings,
+        tokens: Tokens,
+        publisher: EventPublisher,
+        exit_process: Callable[[int], None] = os._exit,
+    ) -> None:
+        """`exit_process` ends the process at once with a status: when the engine dies, or a fault wants it."""
         self.engine = Engine(settings, publisher.publish)
+        self.faults = Faults(exit_process)
+        self.connector = Connector(settings, self.engine, self.faults)
         self._settings = settings
         self._tokens = tokens
         self._publisher = publisher
@@ -45,6 +57,7 @@ class Worker:
         """The application, ready for a runner."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors, self._count_load])
         app.on_response_prepare.append(_common_headers)
+        app.cleanup_ctx.append(self.connector.lifetime)
         for path in EMPTY_PATHS:
             app.router.add_get(path, _empty)
         app.router.add_get("/version", self._version)
@@ -61,23 +74,27 @@ class Worker:
         body = requests.decode_generate(await self._body(request))
         self._check(request, body.model)
         header_id = request.headers.get("X-Request-Id")
-        exchange = GenerateExchange(
-            body, self.engine, self._planner, self._tokens, self._settings.model, header_id
-        )
+        with self.connector.rejecting(body.kv_transfer_params):
+            exchange = GenerateExchange(
+                body, self.engine, self._planner, self._tokens, self._settings.model, header_id
+            )
+        self.connector.take_legs(exchange, body.kv_transfer_params)
         return await _answer(request, exchange, stream=bool(body.stream))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = requests.decode_completion(await self._body(request))
         self._check(request, body.model)
-        exchange = CompletionExchange(
-            body,
-            self.engine,
-            self._planner,
-            self._tokens,
-            self._settings.model,
-            request.headers.get("X-Request-Id"),
-            force_usage=self._settings.force_include_usage,
-        )
+        with self.connector.rejecting(body.kv_transfer_params):
+            exchange = CompletionExchange(
+                body,
+                self.engine,
+                self._planner,
+                self._tokens,
+                self._settings.model,
+                request.headers.get("X-Request-Id"),
+                force_usage=self._settings.force_include_usage,
+            )
+        self.connector.take_legs(exchange, body.kv_transfer_params)
         return await _answer(request, exchange, stream=bool(body.stream))
 
     async def _body(self, request: web.Request) -> bytes:
@@ -161,8 +178,11 @@ async def _answer(request: web.Request, exchange: Exchange, *, stream: bool) -> 
     response.enable_chunked_encoding()
     async with aclosing(exchange.stream()) as events:
         await response.prepare(request)
-        async for event in events:
-            await response.write(event)
+        try:
+            async for event in events:
+                await response.write(event)
+        except ApiError as error:
+            await response.write(b"data: " + error.body() + b"\n\n" + replies.DONE)
     await response.write_eof()
     return response
 
