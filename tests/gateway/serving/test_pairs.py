@@ -1,0 +1,159 @@
+"""Prefill on one worker, decode on another: order, blame, retries and what is released."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.engines.base import EngineError
+from gateway.handoff.nixl_pull import REMOTE_DECODE
+from router.messages import NoWorkerError, WorkerInfo
+from tests.gateway.handoff.parameters import PARAMETERS
+from tests.gateway.raw_worker import (
+    Answer,
+    broken_stream,
+    endless_stream,
+    hang_up,
+    running,
+    silence,
+    status,
+    stream,
+    tokens,
+)
+from tests.gateway.serving.test_dispatch import Bench
+
+DECODED = stream(tokens(1, 2), tokens(3, finish="stop"))
+
+
+def prefilled(parameters: Any = PARAMETERS, cached: int = 2) -> Answer:
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": cached}}
+    body = {"choices": [{"token_ids": [9]}], "usage": usage, "kv_transfer_params": parameters}
+    return status(200, msgspec.json.encode(body))
+
+
+class PairBench(Bench):
+    """The first workers prefill, the last ones decode."""
+
+    def __init__(self, prefill: list[Any], decode: list[Any]) -> None:
+        super().__init__([*prefill, *decode])
+        names = list(self.engines)
+        for name in names:
+            role = "prefill" if name in names[: len(prefill)] else "decode"
+            self.router.add_worker(WorkerInfo(worker=name, models=("m",), role=role))
+
+    def _make_the_first_worker_next(self) -> None:
+        """Roles are not set yet; a request that fails on one worker may start on any."""
+
+
+async def test_the_parameters_go_from_prefill_to_decode_untouched_and_the_first_token_is_dropped() -> None:
+    async with running(prefilled()) as p, running(DECODED) as d:
+        bench = PairBench([p], [d])
+        flight = await bench.run()
+        flight.close()
+        prefill, decode = p.requests[0][1], d.requests[0][1]
+        assert bench.texts[-1].text == "1 2 3 "
+        assert flight.cached_tokens == 2
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+    assert prefill["stream"] is False
+    assert prefill["sampling_params"]["max_tokens"] == 1
+    assert prefill["kv_transfer_params"] == msgspec.json.decode(REMOTE_DECODE)
+    assert decode["stream"] is True
+    assert decode["kv_transfer_params"] == PARAMETERS
+    assert prefill["request_id"] == decode["request_id"]
+
+
+async def test_decode_is_reserved_before_prefill_starts() -> None:
+    async with running(silence) as p, running() as d:
+        bench = PairBench([p], [d])
+        task = asyncio.create_task(bench.run())
+        await p.asked.wait()
+        loads = {target.key.worker: target.sequences for target in bench.router.snapshot_stats().targets}
+        assert loads == {"w0": 1, "w1": 1}
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [hang_up, status(500), status(503), prefilled(None), prefilled({"do_remote_prefill": True})],
+    ids=["hangs up", "500", "503", "no parameters", "incomplete parameters"],
+)
+async def test_a_prefill_that_fails_is_done_by_another_worker_for_the_same_decode(failing: Answer) -> None:
+    async with (
+        running(failing, failing) as p0,
+        running(prefilled(), prefilled()) as p1,
+        running(DECODED, DECODED) as d,
+    ):
+        bench = PairBench([p0, p1], [d])
+        for _ in range(2):
+            flight = await bench.run()
+            flight.close()
+        assert len(d.requests) == 2
+        assert set(bench.failures) == {"w0"}
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def test_when_every_prefill_worker_fails_the_decode_worker_is_not_blamed_or_asked() -> None:
+    async with running(status(500)) as p, running(DECODED) as d:
+        bench = PairBench([p], [d])
+        with pytest.raises(EngineError) as caught:
+            await bench.run()
+        assert caught.value.status == 500
+        assert bench.failures == ["w0"]
+        assert d.requests == []
+        assert bench.reservations == 0
+
+
+async def test_a_prefill_workers_refusal_is_the_clients_answer() -> None:
+    async with (
+        running(status(400, b'{"error":{"message":"bad"}}')) as p0,
+        running(prefilled()) as p1,
+        running(DECODED) as d,
+    ):
+        bench = PairBench([p0, p1], [d])
+        outcomes = []
+        for _ in range(2):
+            try:
+                flight = await bench.run()
+                flight.close()
+                outcomes.append(200)
+            except EngineError as error:
+                outcomes.append(error.status or 0)
+        assert sorted(outcomes) == [200, 400]
+
+
+async def test_a_decode_that_fails_before_output_gets_a_fresh_prefill_and_another_decode_worker() -> None:
+    async with (
+        running(prefilled(), prefilled()) as p,
+        running(broken_stream()) as d0,
+        running(broken_stream()) as d1,
+    ):
+        bench = PairBench([p], [d0, d1])
+        with pytest.raises(EngineError):
+            await bench.run()
+        assert len(p.requests) == 2
+        assert len(d0.requests) == len(d1.requests) == 1
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def test_without_a_prefill_worker_nothing_is_reserved() -> None:
+    async with running(DECODED) as d:
+        bench = PairBench([], [d])
+        with pytest.raises(NoWorkerError):
+            await bench.run()
+        assert bench.reservations == 0
+
+
+async def test_a_client_that_leaves_during_decode_releases_both_legs() -> None:
+    async with running(prefilled()) as p, running(endless_stream(tokens(1))) as d:
+        bench = PairBench([p], [d])
+        flight = await bench.open()
+        assert bench.reservations == 1
+        flight.close()
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+        await asyncio.wait_for(d.left.wait(), 5)
