@@ -160,8 +160,9 @@ class KVSequence:
     def admit(self, hit: Hit, new: int, *, hold: bool = True) -> bool:
         """Take over the hit and take blocks for `new` tokens after it; False, and nothing done, without room.
 
-        There must be room for all the tokens, although only `new` of them get it now. Without `hold` nothing is
-        kept for others yet: the tokens come from elsewhere, and only then can it be said that they are here.
+        There must be room for all the tokens, although only `new` of them get it now. Without `hold` nothing
+        is kept for others yet: the tokens come from elsewhere, and only then can it be said that they are
+        here.
         """
         upto = hit.depth * self._cache.block_size + new
         now = sum(table.wanted(upto, hit.blocks[table.index]) for table in self._tables)

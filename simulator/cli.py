@@ -14,6 +14,8 @@ import uvloop
 import zmq
 from aiohttp import web
 
+from simulator.kv.transport import TransferError
+from simulator.nixl.api import NixlMissingError, load
 from simulator.publisher import EventPublisher
 from simulator.server import Worker
 from simulator.settings import FailurePolicy, Role, SimulatorSettings, TransportName
@@ -21,6 +23,7 @@ from simulator.tokens import Tokens
 
 DEFAULTS = SimulatorSettings()
 SHUTDOWN_SECONDS = 0.5
+NIXL_MISSING = 2
 _READY = re.compile(r"^simulator .* on (http://\S+), KV events on ", re.MULTILINE)
 
 
@@ -96,9 +99,14 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings.check()
         tokens = Tokens.load(settings.model_format, settings.tokenizer)
+        if settings.kv_transport == "nixl":
+            load()
     except (KeyError, OSError, ValueError) as error:
         print(f"simulator {settings.name}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
+    except NixlMissingError as error:
+        print(f"simulator {settings.name}: {error}; --transport inline does without", file=sys.stderr)
+        return NIXL_MISSING
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(serve(settings, tokens))
 
@@ -115,7 +123,7 @@ async def serve(settings: SimulatorSettings, tokens: Tokens) -> int:
         runner = await start_http(Worker(settings, tokens, publisher), settings)
         print(_ready_line(settings, runner, publisher), flush=True)
         await stop.wait()
-    except (OSError, zmq.ZMQError) as error:
+    except (OSError, TransferError, zmq.ZMQError) as error:
         print(f"simulator {settings.name}: {error}", file=sys.stderr)
         return 1
     finally:

@@ -27,7 +27,7 @@ ENGINE_DIED = 1
 
 
 class Connector:
-    """One engine's. Without a transport kv_transfer_params are not looked at, as in a vLLM without connector."""
+    """One engine's. Without a transport it ignores kv_transfer_params, as a vLLM without connector does."""
 
     def __init__(self, settings: SimulatorSettings, engine: Engine, faults: Faults) -> None:
         self._settings = settings

@@ -18,12 +18,12 @@ Exit = Callable[[int], None]
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Faults to set; what is not named stays as it is, null ends one. Times are seconds.
 
-    `die`: end the process, connections cut: `now`, with the answer of the next prefill leg (`after_prefill`), or
-    once `after_tokens` more tokens have come out. `freeze_seconds`: take requests and answer nothing, -1 for
-    ever. `slow_link`: bytes per second of this worker's READs. `drop_heartbeats`: send none and hear none.
-    `refuse_count`, `refuse_seconds`: answer 503. `stale_parameters`: the next prefill legs that many return a
-    former leg's parameters. `event_loss`: share of KV event batches that are not sent; `event_lag`: how much later
-    they are.
+    `die`: end the process, connections cut: `now`, with the answer of the next prefill leg (`after_prefill`),
+    or once `after_tokens` more tokens have come out. `freeze_seconds`: take requests and answer nothing, -1
+    for ever. `slow_link`: bytes per second of this worker's READs. `drop_heartbeats`: send none and hear
+    none. `refuse_count`, `refuse_seconds`: answer 503. `stale_parameters`: the next prefill legs that many
+    return a former leg's parameters. `event_loss`: share of KV event batches that are not sent; `event_lag`:
+    how much later they are.
     """
 
     die: Literal["now", "after_prefill", "after_tokens"] | msgspec.UnsetType | None = msgspec.UNSET

@@ -13,7 +13,7 @@ from simulator.output import Plan
 
 
 class Leg(msgspec.Struct, kw_only=True):
-    """A generation's part in prefill-decode disaggregation: a prefill leg keeps its blocks, a decode leg fetches."""
+    """A generation that is half of a disaggregated request: prefill keeps its blocks, decode fetches them."""
 
     request_id: str
     """The engine's own; peers name the blocks by it."""

@@ -1,4 +1,4 @@
-"""One worker's part in prefill-decode disaggregation: what it keeps for others, and what it fetches from them."""
+"""What a worker keeps for decode workers, and what it fetches from prefill workers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from simulator.kv.parameters import BlockGroups, RemoteBlocks, prefill_answer
 from simulator.kv.side_channel import SideChannel, ask
 from simulator.kv.stats import TransferStats
 from simulator.kv.transport import Peer, Transfer, TransferError, Transport
+from simulator.nixl.transport import NixlTransport
 from simulator.settings import SimulatorSettings
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ HEARTBEAT = "HB:"
 
 
 class Handoff:
-    """The connector of one engine. Everything happens on the loop; the transport may have threads of its own."""
+    """One engine's. Everything happens on the loop; the transport may have threads of its own."""
 
     def __init__(
         self, settings: SimulatorSettings, arena: Arena, faults: Faults, *, hybrid: bool = False
@@ -41,7 +42,7 @@ class Handoff:
         self._faults = faults
         self._hybrid = hybrid
         self._context = zmq.asyncio.Context()
-        self.transport = _transport(settings.transport, arena, self._context)
+        self.transport = _transport(settings.kv_transport, arena, self._context)
         self._hash = compatibility_hash(settings.model, arena.block_bytes, hybrid, self.transport.label)
         self._channel: SideChannel | None = None
         self._peers: dict[str, Peer] = {}
@@ -186,4 +187,4 @@ def _done(remote: RemoteBlocks) -> bytes:
 
 
 def _transport(name: str, arena: Arena, context: zmq.asyncio.Context) -> Transport:
-    return InlineTransport(arena, context)
+    return NixlTransport(arena) if name == "nixl" else InlineTransport(arena, context)

@@ -27,8 +27,8 @@ _QUESTION = {"role": "user", "content": "?"}
 def write_script(view: PromptView, tokens: Tokens, schema: Any = None, code: str = NO_CODE) -> list[int]:
     """The whole output for a prompt, its end token included.
 
-    `schema` asks for an answer that is JSON of that schema; so can the prompt itself. `code` stands for what the
-    worker has in memory: it goes into the reasoning, or into the answer of a worker that does not reason.
+    `schema` asks for an answer that is JSON of that schema; so can the prompt itself. `code` stands for what
+    the worker has in memory: it goes into the reasoning, or into the answer of a worker that does not reason.
     """
     if view.channel == "text":
         text = f" and so on, says a simulated worker about “{view.quote}”, which it knows as {code}."

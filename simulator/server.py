@@ -43,7 +43,7 @@ class Worker:
         publisher: EventPublisher,
         exit_process: Callable[[int], None] = os._exit,
     ) -> None:
-        """`exit_process` ends the process at once with a status: when the engine dies, or a fault wants it."""
+        """`exit_process` ends the process at once: when the engine dies, or a fault wants it."""
         self.engine = Engine(settings, publisher.publish)
         self.faults = Faults(exit_process)
         self.connector = Connector(settings, self.engine, self.faults)

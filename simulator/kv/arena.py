@@ -13,9 +13,9 @@ class Arena:
     """`num_blocks` blocks of `block_size` slots, one slot for each token.
 
     The pages are the system's until something is written to them, so an arena costs what is used of it. All
-    writers are in this process (peers only read), hence the arena can say of each block what was written there:
-    `sums`, a digest of its bytes once it is full; `ends`, the number (`content`) that its last token should have;
-    `wrong`, whether it holds something else than the tokens that it is kept for.
+    writers are in this process (peers only read), hence the arena can say of each block what was written
+    there: `sums`, a digest of its bytes once it is full; `ends`, the number (`content`) that its last token
+    should have; `wrong`, whether it holds something else than the tokens that it is kept for.
     """
 
     def __init__(self, num_blocks: int, block_size: int, bytes_per_token: int) -> None:

@@ -1,7 +1,7 @@
 """What KV bytes are made of: a number after each token that depends on all tokens before it, as real KV does.
 
-The numbers follow h' = h * FACTOR + mark(token) modulo 2**64. FACTOR is odd, so the whole series of a piece of
-prompt comes from one cumulative sum instead of a loop. They depend on token ids alone, not on salts or
+The numbers follow h' = h * FACTOR + mark(token) modulo 2**64. FACTOR is odd, so the whole series of a piece
+of prompt comes from one cumulative sum instead of a loop. They depend on token ids alone, not on salts or
 workers: equal prompts give equal bytes everywhere.
 """
 

@@ -1,8 +1,8 @@
 """One sequence's memory: what its blocks hold in every group, and what an answer makes of it.
 
-Computing a token goes on from the bytes of what came before, as a model does: what follows a wrong block is wrong
-as well. Beside that goes the truth, the numbers that the tokens should have, so that the worker knows which
-blocks are wrong without being told.
+Computing a token goes on from the bytes of what came before, as a model does: what follows a wrong block is
+wrong as well. Beside that goes the truth, the numbers that the tokens should have, so that the worker knows
+which blocks are wrong without being told.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Context:
         self.filled = upto
 
     def received(self, token_ids: Sequence[int], upto: int) -> int:
-        """Look at what a peer gave for the tokens up to `upto`: how many blocks are not what they should be."""
+        """Look at what a peer gave for the tokens up to `upto`; how many blocks are not as they should be."""
         true = advance(self._true, np.asarray(token_ids[self.filled : upto], dtype=np.uint64))
         wrong = sum(track.check(self.filled, true) for track in self._tracks)
         self._true = true[-1]

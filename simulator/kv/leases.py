@@ -1,7 +1,7 @@
 """Blocks that a prefill worker keeps for others: until they were read, or their lease runs out.
 
-The clock is the loop's. A lease is `seconds` long; a heartbeat moves its end to at least two thirds of that from
-now, never nearer (vLLM 0.32). The reader is expected to send one every sixth of a lease.
+The clock is the loop's. A lease is `seconds` long; a heartbeat moves its end to at least two thirds of that
+from now, never nearer (vLLM 0.32). The reader is expected to send one every sixth of a lease.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Leases:
         self.expired = 0
         """Requests whose lease ran out unread."""
         self.late_notifications = 0
-        """Notifications for requests that are not, or no longer, pinned: what was read may have been wrong."""
+        """Notifications for requests that are not pinned any more: what was read may have been wrong."""
         self.heartbeats = 0
         self._pins: dict[str, _Pin] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -33,7 +33,7 @@ class Memory:
                 job.context.compute(sequence.token_ids, upto)
 
     def read(self, batch: Batch) -> None:
-        """For answers that begin with this step: count what is wrong and let what is there decide the words."""
+        """Where an answer begins with this step: count what is wrong, let what is there decide the words."""
         for share in batch.shares:
             if share.speaks and not share.job.started and not share.job.gone:
                 self._begin(share.job)

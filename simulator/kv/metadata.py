@@ -1,7 +1,7 @@
 """What two workers tell each other before bytes move, in vLLM 0.32's own fields.
 
-A payload is a MessagePack map of a compatibility hash and the agent's metadata, itself a MessagePack map, so that
-a reader with another layout sees the hash before it has to understand the rest.
+A payload is a MessagePack map of a compatibility hash and the agent's metadata, itself a MessagePack map, so
+that a reader with another layout sees the hash before it has to understand the rest.
 """
 
 from __future__ import annotations

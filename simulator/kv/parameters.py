@@ -1,4 +1,4 @@
-"""`kv_transfer_params`: what a request asks of the KV cache, and what a prefill leg answers, in vLLM 0.32's keys."""
+"""`kv_transfer_params` of requests, and of a prefill leg's answer, in vLLM 0.32's keys."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Transport(Protocol):
         """Raises TransferError."""
 
     async def read(self, peer: Peer, local: Indices, remote: Indices, notification: bytes) -> Transfer:
-        """One READ of the peer's blocks `remote` into `local`; the peer is told afterwards. Raises TransferError."""
+        """One READ of the peer's blocks `remote` into `local`, then tell the peer. Raises TransferError."""
 
     async def notify(self, peer: Peer, message: bytes) -> None:
         """Raises TransferError."""

@@ -1,8 +1,8 @@
 """A NIXL agent and the one thread that calls it.
 
-`transfer()` copies inside the call where both ends share a host (64 MiB: some 50 ms) and returns at once elsewhere;
-either way it frees the GIL, so the event loop goes on. Failures come as exceptions of NIXL's own, seldom as the
-state "ERR".
+`transfer()` copies inside the call where both ends share a host (64 MiB: some 50 ms) and returns at once
+elsewhere; either way it frees the GIL, so the event loop goes on. Failures come as exceptions of NIXL's own,
+seldom as the state "ERR".
 """
 
 from __future__ import annotations

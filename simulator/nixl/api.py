@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import logging
+from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
+
+from simulator.nixl.ucx import UcxReport
 
 MODULES = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
 
@@ -14,13 +17,22 @@ class NixlMissingError(Exception):
     """No NIXL package can be imported."""
 
 
-def load_api() -> Any:
-    """The API module. Raises NixlMissingError."""
+class Runtime(NamedTuple):
+    """NIXL in this process."""
+
+    api: Any
+    report: UcxReport
+
+
+@cache
+def load() -> Runtime:
+    """Import NIXL, once. Raises NixlMissingError."""
+    report = UcxReport()
     for name in MODULES:
         module = _import(name)
         if module is not None:
             _quieten()
-            return module
+            return Runtime(module, report)
     raise NixlMissingError(f"NIXL is not installed: none of {', '.join(MODULES)} can be imported")
 
 

@@ -9,8 +9,7 @@ from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata
 from simulator.kv.transport import Indices, OnNotification, Peer, Transfer
 from simulator.nixl.agent import NixlThread
-from simulator.nixl.api import load_api
-from simulator.nixl.ucx import UcxReport
+from simulator.nixl.api import load
 
 
 class NixlTransport:
@@ -20,8 +19,7 @@ class NixlTransport:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._report = UcxReport()
-        self._api = load_api()
+        self._api, self._report = load()
         self._thread: NixlThread | None = None
 
     def describe(self) -> str:
@@ -62,7 +60,6 @@ class NixlTransport:
         """Stop the thread."""
         if self._thread is not None:
             await asyncio.to_thread(self._thread.stop)
-        self._report.close()
 
     @property
     def _running(self) -> NixlThread:

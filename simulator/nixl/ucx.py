@@ -1,9 +1,9 @@
 """Which transport UCX chose for a READ.
 
-NIXL does not tell and counts alike on every path, but UCX prints the protocols of each connection when asked to.
-The rows of the table for remote reads are `range | description | config`, for example
-`0..inf | zero-copy | cma/memory` between processes of one host, or `software emulation | tcp/lo` for the slow one.
-UCX buffers its log, so it has to be flushed before it is read.
+NIXL does not tell and counts alike on every path, but UCX prints the protocols of each connection when asked
+to. The rows of the table for remote reads are `range | description | config`, for example `0..inf | zero-copy
+| cma/memory` between processes of one host, or `software emulation | tcp/lo` for the slow one. UCX buffers
+its log, so it has to be flushed before it is read.
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ class UcxReport:
             return parse_read_path(self._path.read_text(errors="replace"))
         except OSError:
             return UNKNOWN
-
-    def close(self) -> None:
-        """Remove the log."""
-        if self._folder is not None:
-            self._folder.cleanup()
 
 
 def parse_read_path(log: str) -> str:
