@@ -73,20 +73,21 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        await _listen(stack, public_app(services), settings.host, settings.port)
-        await _listen(stack, admin_app(services), settings.admin_host, settings.admin_port)
+        url = await _listen(stack, public_app(services), settings.host, settings.port)
+        admin_url = await _listen(stack, admin_app(services), settings.admin_host, settings.admin_port)
         await services.fleet.start()
         stack.push_async_callback(services.fleet.stop)
         # What start-up built lives as long as the process: the collector need not walk it again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
-        logger.info("serving on http://%s:%d", settings.host, settings.port)
+        logger.info("serving on %s, admin on %s", url, admin_url)
         await stop.wait()
         await _drain(services)
 
 
-async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> None:
+async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> str:
+    """The URL that is listened on. Raises StartupError."""
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -100,6 +101,7 @@ async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: 
         await web.TCPSite(runner, host, port, backlog=4096).start()
     except OSError as error:
         raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    return f"http://{host}:{runner.addresses[0][1]}"
 
 
 async def _drain(services: Services) -> None:

@@ -95,17 +95,10 @@ TOP: dict[str, checks.Check] = {
 STEERING = (
     "kv_transfer_params",
     "ec_transfer_params",
-    "bootstrap_host",
-    "bootstrap_port",
-    "bootstrap_room",
-    "bootstrap_pair_key",
     "data_parallel_rank",
     "routed_dp_rank",
-    "disagg_prefill_dp_rank",
     "rid",
     "request_id",
-    "session_id",
-    "session_params",
     "custom_logit_processor",
     "prompt_token_ids",
     "input_ids",
@@ -125,6 +118,9 @@ STEERING = (
     "detokenize",
 )
 """Fields that would steer an engine, or change what the gateway reads from it; they are dropped."""
+
+STEERING_PREFIXES = ("bootstrap_", "session_", "disagg_", "remote_", "do_remote_")
+"""The same for families of fields that grow from version to version."""
 
 ENDPOINT_FIELDS = CHAT.keys() | COMPLETION.keys()
 """Fields of one endpoint mean nothing on the other, and must not reach a worker's body from there."""
@@ -154,6 +150,11 @@ CHAT_FIELDS = _table(CHAT)
 COMPLETION_FIELDS = _table(COMPLETION)
 
 
+def steers(name: str) -> bool:
+    """Whether a field is kept from engines."""
+    return name in STEERING or name.startswith(STEERING_PREFIXES)
+
+
 _split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _EMPTY = (b"null", b"false", b"0")
 
@@ -171,7 +172,8 @@ def read_fields(body: bytes, table: Mapping[str, Field]) -> Fields:
             continue
         field = table.get(name)
         if field is None:
-            fields.top_level[name] = value
+            if not name.startswith(STEERING_PREFIXES):
+                fields.top_level[name] = value
         else:
             _sort(fields, name, field, value)
     return fields

@@ -11,7 +11,7 @@ import numpy as np
 from aiohttp import web
 
 from gateway.api.errors import body_of, in_stream
-from gateway.api.fields import STEERING
+from gateway.api.fields import steers
 from gateway.api.services import Services
 from gateway.api.sse import DONE, frame
 from gateway.api.stream_response import stream_answer
@@ -122,6 +122,5 @@ async def _tail(stream: _RelayStream, call: RelayCall, request_id: str) -> bytes
 def without_steering(body: bytes) -> bytes:
     """The client's body, less the fields that would steer an engine."""
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    if fields.keys().isdisjoint(STEERING):
-        return body
-    return msgspec.json.encode({name: raw for name, raw in fields.items() if name not in STEERING})
+    kept = {name: raw for name, raw in fields.items() if not steers(name)}
+    return body if len(kept) == len(fields) else msgspec.json.encode(kept)

@@ -37,7 +37,10 @@ def test_null_counts_as_absent() -> None:
     assert (fields.values, fields.sampling, fields.top_level) == ({}, {}, {})
 
 
-@pytest.mark.parametrize("name", STEERING)
+FAMILIES = ("bootstrap_host", "bootstrap_room", "session_id", "session_params", "disagg_prefill_dp_rank")
+
+
+@pytest.mark.parametrize("name", [*STEERING, *FAMILIES])
 def test_a_field_that_would_steer_an_engine_goes_nowhere(name: str) -> None:
     for table in (CHAT_FIELDS, COMPLETION_FIELDS):
         fields = read_fields(msgspec.json.encode({name: {"do_remote_decode": True}}), table)
