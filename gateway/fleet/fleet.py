@@ -139,11 +139,14 @@ class Fleet:
     async def _connect(self, worker: Worker) -> None:
         assert self._session is not None
         while True:
-            try:
-                profile = await probe(self._session, worker.settings)
-                break
-            except ProbeError as error:
-                self._note(worker, str(error))
+            reason = await healthy(self._session, worker.settings)
+            if reason is None:
+                try:
+                    profile = await probe(self._session, worker.settings)
+                    break
+                except ProbeError as error:
+                    reason = str(error)
+            self._note(worker, reason)
             await asyncio.sleep(PROBE_SECONDS)
         await self._put_in(worker, profile)
 
