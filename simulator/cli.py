@@ -16,7 +16,7 @@ from aiohttp import web
 
 from simulator.kv.transport import TransferError
 from simulator.nixl.api import NixlMissingError, load
-from simulator.publisher import EventPublisher
+from simulator.ranks import Ranks
 from simulator.server import Worker
 from simulator.settings import FailurePolicy, Role, SimulatorSettings, TransportName
 from simulator.tokens import Tokens
@@ -116,12 +116,12 @@ async def serve(settings: SimulatorSettings, tokens: Tokens) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    publisher = EventPublisher(settings.kv_topic, settings.kv_buffer_steps)
+    ranks = Ranks(settings)
     runner: web.AppRunner | None = None
     try:
-        publisher.start(settings.host, settings.kv_events_port, settings.kv_replay_port)
-        runner = await start_http(Worker(settings, tokens, publisher), settings)
-        print(_ready_line(settings, runner, publisher), flush=True)
+        ranks.start()
+        runner = await start_http(Worker(settings, tokens, ranks), settings)
+        print(_ready_line(settings, runner, ranks), flush=True)
         await stop.wait()
     except (OSError, TransferError, zmq.ZMQError) as error:
         print(f"simulator {settings.name}: {error}", file=sys.stderr)
@@ -129,7 +129,7 @@ async def serve(settings: SimulatorSettings, tokens: Tokens) -> int:
     finally:
         if runner is not None:
             await runner.cleanup()
-        await publisher.close()
+        await ranks.close()
     return 0
 
 
@@ -153,11 +153,13 @@ def ready_url(log: str) -> str | None:
     return found[1] if found else None
 
 
-def _ready_line(settings: SimulatorSettings, runner: web.AppRunner, publisher: EventPublisher) -> str:
+def _ready_line(settings: SimulatorSettings, runner: web.AppRunner, ranks: Ranks) -> str:
     port = runner.addresses[0][1]
+    events = " ".join(rank.publisher.endpoint for rank in ranks)
+    replay = " ".join(rank.publisher.replay_endpoint for rank in ranks)
     return (
         f"simulator {settings.name}: {settings.model} on http://{settings.host}:{port}, "
-        f"KV events on {publisher.endpoint}, replay on {publisher.replay_endpoint}"
+        f"KV events on {events}, replay on {replay}"
     )
 
 

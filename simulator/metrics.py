@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.cache import KVCache
+    from simulator.engine import Engine
     from simulator.generation import Step
     from simulator.scheduler import Job
     from simulator.settings import SimulatorSettings
@@ -27,7 +27,6 @@ class Counters:
         self.generation_tokens = 0
         self.finishes = dict.fromkeys(FINISH_REASONS, 0)
         self.preemptions = 0
-        self.server_load = 0
 
     def stepped(self, job: Job, step: Step, now: float) -> None:
         """Output came out at `now`, seconds on the loop's clock."""
@@ -40,19 +39,21 @@ class Counters:
             self.finishes[generation.plan.finish_reason] += 1
 
 
-def render(counters: Counters, cache: KVCache, settings: SimulatorSettings) -> str:
-    """The /metrics page, in the Prometheus text format."""
+def render(engines: Sequence[Engine], settings: SimulatorSettings) -> str:
+    """The /metrics page, in the Prometheus text format; `engines` in the order of their ranks."""
     lines: list[str] = []
-    base = {"engine": "0", "model_name": settings.model}
-    for name, kind, text, samples in _families(counters, cache, settings):
+    for families in zip(*(_families(engine, settings) for engine in engines), strict=True):
+        name, kind, text, _ = families[0]
         lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-        lines += [_line(name, base | labels, value) for labels, value in samples]
+        for number, (*_, samples) in enumerate(families):
+            base = {"engine": str(number), "model_name": settings.model}
+            lines += [_line(name, base | labels, value) for labels, value in samples]
     return "\n".join(lines) + "\n"
 
 
-def _families(
-    counters: Counters, cache: KVCache, settings: SimulatorSettings
-) -> Iterator[tuple[str, str, str, list[Sample]]]:
+def _families(engine: Engine, settings: SimulatorSettings) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    counters, cache = engine.counters, engine.cache
+
     def plain(name: str, kind: str, text: str, value: float) -> tuple[str, str, str, list[Sample]]:
         return f"vllm:{name}", kind, text, [({}, value)]
 

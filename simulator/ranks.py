@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
+import msgspec
+
+from simulator.connector import Connector
 from simulator.engine import Engine
 from simulator.errors import ApiError
+from simulator.faults import Faults
 from simulator.publisher import EventPublisher
 from simulator.settings import SimulatorSettings
 
 
 class Rank:
-    """One engine and its publisher."""
+    """One engine with its publisher and its connector."""
 
-    def __init__(self, settings: SimulatorSettings, number: int) -> None:
-        self.publisher = EventPublisher(settings.kv_topic, settings.kv_buffer_steps, number)
-        self.engine = Engine(settings, self.publisher.publish)
-        self._settings = settings
-        self._number = number
+    def __init__(self, settings: SimulatorSettings, number: int, faults: Faults) -> None:
+        own = _of_rank(settings, number)
+        self.publisher = EventPublisher(own.kv_topic, own.kv_buffer_steps, number)
+        self.engine = Engine(own, self.publisher.publish)
+        self.connector = Connector(own, self.engine, faults)
+        self._settings = own
 
     @property
     def load(self) -> int:
         """Requests that it has."""
         return self.engine.counters.running + self.engine.counters.waiting
 
-    async def start(self) -> None:
-        """Open the rank's sockets, on the first rank's ports plus its number. Raises zmq.ZMQError."""
-        settings = self._settings
+    def start(self) -> None:
+        """Open the publisher's sockets. Raises zmq.ZMQError."""
         self.publisher.start(
-            settings.host, self._port(settings.kv_events_port), self._port(settings.kv_replay_port)
+            self._settings.host, self._settings.kv_events_port, self._settings.kv_replay_port
         )
-
-    async def close(self) -> None:
-        """Close them."""
-        await self.publisher.close()
-
-    def _port(self, base: int) -> int:
-        return base + self._number if base else 0
 
 
 class Ranks:
-    """All ranks of a worker, in order."""
+    """All ranks of a worker, in order, and the faults that they share."""
 
-    def __init__(self, settings: SimulatorSettings) -> None:
-        self._ranks = [Rank(settings, number) for number in range(settings.dp_size)]
+    def __init__(self, settings: SimulatorSettings, exit_process: Callable[[int], None] = os._exit) -> None:
+        """`exit_process` ends the process at once with a status: when an engine dies, or a fault wants it."""
+        self.faults = Faults(exit_process)
+        self._ranks = [Rank(settings, number, self.faults) for number in range(settings.dp_size)]
 
     def __iter__(self) -> Iterator[Rank]:
         return iter(self._ranks)
@@ -54,15 +54,15 @@ class Ranks:
     def __getitem__(self, number: int) -> Rank:
         return self._ranks[number]
 
-    async def start(self) -> None:
-        """Open all sockets. Raises zmq.ZMQError: a port is taken."""
+    def start(self) -> None:
+        """Open the publishers' sockets; the connectors start with the application. Raises zmq.ZMQError."""
         for rank in self._ranks:
-            await rank.start()
+            rank.start()
 
     async def close(self) -> None:
-        """Close what was opened."""
+        """Close them."""
         for rank in self._ranks:
-            await rank.close()
+            await rank.publisher.close()
 
     def choose(self, header: str | None) -> Rank:
         """The rank that a request names, else the least loaded. What is no number names none, as in vLLM.
@@ -78,3 +78,10 @@ class Ranks:
         if not 0 <= number < len(self._ranks):
             raise ApiError(f"data_parallel_rank {number} is out of range [0, {len(self._ranks)}).")
         return self._ranks[number]
+
+
+def _of_rank(settings: SimulatorSettings, number: int) -> SimulatorSettings:
+    """Settings of one rank: its ports are the first rank's plus its number."""
+    names = ("kv_events_port", "kv_replay_port", "side_channel_port")
+    ports = {name: getattr(settings, name) for name in names}
+    return msgspec.structs.replace(settings, **{name: port + number for name, port in ports.items() if port})

@@ -63,7 +63,7 @@ class ChoiceText:
 
     def push(self, step: Step) -> str:
         """Text that became complete with this step."""
-        return self._stream.push(step.ids, last=step.last)
+        return self._stream.steps(step.ids, last=step.last)
 
     def token_logprobs(self, ids: Sequence[int]) -> Json | None:
         """In generate's shape: ids."""
@@ -229,9 +229,7 @@ def completion_head(completion_id: str, created: int, model: str, choices: list[
     }
 
 
-def completion_body(
-    head: Json, model: str, usage: Usage, kv_transfer_params: Json | None = None
-) -> bytes:
+def completion_body(head: Json, model: str, usage: Usage, kv_transfer_params: Json | None = None) -> bytes:
     """A whole completions response."""
     rest = {
         "service_tier": None,

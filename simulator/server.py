@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -13,13 +12,11 @@ from aiohttp import web
 
 from simulator import errors, metrics, replies, requests
 from simulator.completions import CompletionExchange
-from simulator.connector import Connector
-from simulator.engine import Engine
 from simulator.errors import ApiError
 from simulator.exchange import Exchange, Planner
-from simulator.faults import Faults
 from simulator.generate import GenerateExchange
-from simulator.publisher import HIGH_WATER_MARK, EventPublisher
+from simulator.publisher import HIGH_WATER_MARK
+from simulator.ranks import Rank, Ranks
 from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
 
@@ -36,20 +33,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Worker:
     """The handlers and what they share."""
 
-    def __init__(
-        self,
-        settings: SimulatorSettings,
-        tokens: Tokens,
-        publisher: EventPublisher,
-        exit_process: Callable[[int], None] = os._exit,
-    ) -> None:
-        """`exit_process` ends the process at once: when the engine dies, or a fault wants it."""
-        self.engine = Engine(settings, publisher.publish)
-        self.faults = Faults(exit_process)
-        self.connector = Connector(settings, self.engine, self.faults)
+    def __init__(self, settings: SimulatorSettings, tokens: Tokens, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self._server_load = 0
         self._settings = settings
         self._tokens = tokens
-        self._publisher = publisher
         self._planner = Planner(settings, tokens)
         self._started = int(time.time())
 
@@ -57,7 +45,7 @@ class Worker:
         """The application, ready for a runner."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors, self._count_load])
         app.on_response_prepare.append(_common_headers)
-        app.cleanup_ctx.append(self.connector.lifetime)
+        app.cleanup_ctx.extend(rank.connector.lifetime for rank in self.ranks)
         for path in EMPTY_PATHS:
             app.router.add_get(path, _empty)
         app.router.add_get("/version", self._version)
@@ -72,29 +60,31 @@ class Worker:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = requests.decode_generate(await self._body(request))
-        self._check(request, body.model)
+        self._check(body.model)
+        rank = self._rank(request)
         header_id = request.headers.get("X-Request-Id")
-        with self.connector.rejecting(body.kv_transfer_params):
+        with rank.connector.rejecting(body.kv_transfer_params):
             exchange = GenerateExchange(
-                body, self.engine, self._planner, self._tokens, self._settings.model, header_id
+                body, rank.engine, self._planner, self._tokens, self._settings.model, header_id
             )
-        self.connector.take_legs(exchange, body.kv_transfer_params)
+        rank.connector.take_legs(exchange, body.kv_transfer_params)
         return await _answer(request, exchange, stream=bool(body.stream))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = requests.decode_completion(await self._body(request))
-        self._check(request, body.model)
-        with self.connector.rejecting(body.kv_transfer_params):
+        self._check(body.model)
+        rank = self._rank(request)
+        with rank.connector.rejecting(body.kv_transfer_params):
             exchange = CompletionExchange(
                 body,
-                self.engine,
+                rank.engine,
                 self._planner,
                 self._tokens,
                 self._settings.model,
                 request.headers.get("X-Request-Id"),
                 force_usage=self._settings.force_include_usage,
             )
-        self.connector.take_legs(exchange, body.kv_transfer_params)
+        rank.connector.take_legs(exchange, body.kv_transfer_params)
         return await _answer(request, exchange, stream=bool(body.stream))
 
     async def _body(self, request: web.Request) -> bytes:
@@ -102,32 +92,35 @@ class Worker:
             raise errors.wrong_content_type()
         return await request.read()
 
-    def _check(self, request: web.Request, model: str | None) -> None:
+    def _check(self, model: str | None) -> None:
         if model is not None and model != self._settings.model:
             raise errors.unknown_model(model, self._settings.model)
-        rank = request.headers.get("X-data-parallel-rank", "0")
-        if rank != "0":
-            raise ApiError(f"data_parallel_rank {rank} is out of range [0, 1).")
+
+    def _rank(self, request: web.Request) -> Rank:
+        return self.ranks.choose(request.headers.get("X-data-parallel-rank"))
 
     async def _version(self, request: web.Request) -> web.Response:
         return _json({"version": VERSION})
 
     async def _load(self, request: web.Request) -> web.Response:
-        return _json({"server_load": self.engine.counters.server_load})
+        return _json({"server_load": self._server_load})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        page = metrics.render(self.engine.counters, self.engine.cache, self._settings)
+        page = metrics.render([rank.engine for rank in self.ranks], self._settings)
         return web.Response(body=page.encode(), headers={"Content-Type": METRICS_TYPE})
 
     async def _kv_event_sources(self, request: web.Request) -> web.Response:
-        source = {
-            "endpoint": self._publisher.endpoint,
-            "replay_endpoint": self._publisher.replay_endpoint,
-            "topic": self._settings.kv_topic,
-            "buffer_steps": self._settings.kv_buffer_steps,
-            "hwm": HIGH_WATER_MARK,
+        sources = {
+            str(number): {
+                "endpoint": rank.publisher.endpoint,
+                "replay_endpoint": rank.publisher.replay_endpoint,
+                "topic": self._settings.kv_topic,
+                "buffer_steps": self._settings.kv_buffer_steps,
+                "hwm": HIGH_WATER_MARK,
+            }
+            for number, rank in enumerate(self.ranks)
         }
-        return _json({"0": source})
+        return _json(sources)
 
     async def _models(self, request: web.Request) -> web.Response:
         permission = {
@@ -158,17 +151,18 @@ class Worker:
 
     async def _reset(self, request: web.Request) -> web.Response:
         preempt = request.query.get("reset_running_requests", "").lower() == "true"
-        return _json({"success": await self.engine.reset(preempt=preempt)})
+        done = [await rank.engine.reset(preempt=preempt) for rank in self.ranks]
+        return _json({"success": all(done)})
 
     @web.middleware
     async def _count_load(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method != "POST":
             return await handler(request)
-        self.engine.counters.server_load += 1
+        self._server_load += 1
         try:
             return await handler(request)
         finally:
-            self.engine.counters.server_load -= 1
+            self._server_load -= 1
 
 
 async def _answer(request: web.Request, exchange: Exchange, *, stream: bool) -> web.StreamResponse:

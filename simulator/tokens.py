@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from parsers.base import ModelFormat, Segment, Vocabulary
+from parsers.plain import PlainFormat
 from parsers.registry import get_format
 
 RANKS_FILE = "tiktoken.model"
+EOS = "[EOS]"
+_HALF = "\ufffd"
 
 
 class Tokens:
@@ -20,8 +22,12 @@ class Tokens:
         self.end_id = model_format.stop_token_ids[0]
         self.end_ids = frozenset(model_format.stop_token_ids)
         self.size = vocabulary.size
+        self.marked_up = not isinstance(model_format, PlainFormat)
+        """Whether outputs have reasoning and tool calls in them."""
         self._vocabulary = vocabulary
         self._bytes = vocabulary.token_bytes()
+        self.eos_id = self.control(EOS)
+        """The tokenizer's own end: a generation that ends with it has no stop_reason."""
 
     @classmethod
     def load(cls, format_name: str, directory: str | None) -> Tokens:
@@ -68,20 +74,58 @@ class Tokens:
 
 
 class TextStream:
-    """Ids of one choice to text, step by step; a character comes out when its last byte is in.
+    """Ids of one choice to text, token by token; a `parsers.base.Detokenizer`.
 
-    The end token never becomes text; other control tokens do unless `skip_special`.
+    A character comes out when its last byte is in; bytes that make none wait for the next token, and at the
+    end of an output they are gone. The end token never becomes text; other control tokens do unless
+    `skip_special`. Text from a stop string on is left out, so as much of it as could begin one is held back.
     """
 
-    def __init__(self, tokens: Tokens, *, skip_special: bool) -> None:
+    def __init__(self, tokens: Tokens, *, skip_special: bool, stop: Sequence[str] = ()) -> None:
         self._tokens = tokens
         self._skip_special = skip_special
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stop = stop
+        self._hold = max(map(len, stop), default=1) - 1
+        self._pending = b""
+        self._held = ""
+        self._stopped = False
 
-    def push(self, ids: Iterable[int], *, last: bool) -> str:
-        """Text that became complete with these ids."""
-        shown = b"".join(self._tokens.bytes_of(token_id) for token_id in ids if not self._hidden(token_id))
-        return self._decoder.decode(shown, last)
+    def push(self, token_id: int) -> str:
+        """Text that became certain with this token."""
+        if not self._hidden(token_id):
+            self._pending += self._tokens.bytes_of(token_id)
+        text = self._pending.decode("utf-8", "replace")
+        if text.endswith(_HALF):
+            return ""
+        self._pending = b""
+        return self._pass(text)
+
+    def flush(self) -> str:
+        """What is held back, invalid bytes as U+FFFD."""
+        rest, self._pending, self._held = self._held + self._pending.decode("utf-8", "replace"), b"", ""
+        return rest
+
+    def steps(self, ids: Iterable[int], *, last: bool) -> str:
+        """Text of a step's tokens; with the last one comes what was held back."""
+        text = "".join(map(self.push, ids))
+        if not last:
+            return text
+        self._pending = b""
+        return text + self.flush()
+
+    def _pass(self, text: str) -> str:
+        if not self._stop:
+            return text
+        whole = self._held + text
+        if self._stopped:
+            return ""
+        found = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
+        if found:
+            self._stopped, self._held = True, ""
+            return whole[: min(found)]
+        keep = len(whole) - min(self._hold, len(whole))
+        self._held = whole[keep:]
+        return whole[:keep]
 
     def _hidden(self, token_id: int) -> bool:
         if token_id in self._tokens.end_ids:

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from parsers.registry import get_format
 from simulator.cli import start_http
-from simulator.publisher import EventPublisher
+from simulator.ranks import Ranks
 from simulator.server import Worker
 from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
@@ -45,10 +45,12 @@ class ByteVocabulary:
 class RunningWorker:
     """A worker, its address and its sockets."""
 
-    def __init__(self, worker: Worker, runner: web.AppRunner, publisher: EventPublisher) -> None:
-        self.worker = worker
+    def __init__(self, ranks: Ranks, runner: web.AppRunner) -> None:
+        self.ranks = ranks
         self.runner = runner
-        self.publisher = publisher
+        self.engine = ranks[0].engine
+        self.connector = ranks[0].connector
+        self.publisher = ranks[0].publisher
         self.port: int = runner.addresses[0][1]
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -67,16 +69,15 @@ async def start(tokens: Tokens) -> AsyncIterator[Callable[..., Awaitable[Running
         free = {"prefill_seconds_per_token": 0.0, "decode_seconds_per_step": 0.0, "num_blocks": 512}
         settings = SimulatorSettings(**(free | options))  # type: ignore[arg-type]
         settings.check()
-        publisher = EventPublisher(settings.kv_topic, settings.kv_buffer_steps)
-        publisher.start(settings.host, 0, 0)
-        worker = Worker(settings, tokens, publisher)
-        running.append(RunningWorker(worker, await start_http(worker, settings), publisher))
+        ranks = Ranks(settings)
+        ranks.start()
+        running.append(RunningWorker(ranks, await start_http(Worker(settings, tokens, ranks), settings)))
         return running[-1]
 
     yield start_worker
     for one in running:
         await one.runner.cleanup()
-        await one.publisher.close()
+        await one.ranks.close()
 
 
 @pytest.fixture

@@ -46,19 +46,6 @@ TIME = {
 }
 
 
-class Pieces:
-    """A detokenizer for the parser."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self._stream = TextStream(tokens, skip_special=False)
-
-    def push(self, token_id: int) -> str:
-        return self._stream.push([token_id], last=False)
-
-    def flush(self) -> str:
-        return self._stream.push([], last=True)
-
-
 @pytest.fixture(scope="module")
 def k3() -> Tokens:
     return Tokens.load("kimi_k3", None)
@@ -73,7 +60,9 @@ def _answer(k3: Tokens, ids: list[int], *, thinking: bool = True, tools: Any = N
     output = write_script(read_prompt(ids, k3), k3)
     assert output[-1] == 163_586
     assert k3.end_id not in output[:-1]
-    parser = get_format("kimi_k3").parser(OutputOptions(thinking=thinking, tools=tools), Pieces(k3))
+    parser = get_format("kimi_k3").parser(
+        OutputOptions(thinking=thinking, tools=tools), TextStream(k3, skip_special=False)
+    )
     said: dict[str, Any] = {"reasoning": "", "content": "", "calls": [], "finish": None}
     for event in [*parser.feed(output), *parser.finish("stop")]:
         match event:

@@ -124,7 +124,7 @@ async def test_completion_text_never_has_half_a_character(start: Start) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_stops_its_generation(start: Start, stream: bool) -> None:
     worker = await start()
-    counters = worker.worker.engine.counters
+    counters = worker.engine.counters
     client = aiohttp.ClientSession()
     body = _body([1] * 100, {"script_ids": [5] * 1000, "delay_ms": 5}, stream=stream)
     request = asyncio.create_task(client.post(worker.url + "/inference/v1/generate", json=body))
@@ -136,7 +136,7 @@ async def test_a_client_that_leaves_stops_its_generation(start: Start, stream: b
     else:
         request.cancel()
     await _until(lambda: counters.running == 0)
-    assert worker.worker.engine.cache.usage() == 0
+    assert worker.engine.cache.usage() == 0
     assert not any(counters.finishes.values())
     assert counters.generation_tokens < 1000
     await client.close()
@@ -144,7 +144,7 @@ async def test_a_client_that_leaves_stops_its_generation(start: Start, stream: b
 
 async def test_requests_wait_for_room_and_go_in_order(start: Start) -> None:
     worker = await start(num_blocks=9, block_size=4)
-    counters = worker.worker.engine.counters
+    counters = worker.engine.counters
     slow = _body([1] * 20, {"script_ids": [5] * 8, "delay_ms": 20})
     first = asyncio.create_task(_post(worker, slow))
     await _until(lambda: counters.running == 1)
@@ -158,7 +158,7 @@ async def test_requests_wait_for_room_and_go_in_order(start: Start) -> None:
 
 async def test_no_more_than_max_num_seqs_run(start: Start) -> None:
     worker = await start(max_num_seqs=2)
-    counters = worker.worker.engine.counters
+    counters = worker.engine.counters
     body = _body([1], {"script_ids": [5] * 4, "delay_ms": 20})
     tasks = [asyncio.create_task(_post(worker, body)) for _ in range(4)]
     await _until(lambda: counters.waiting == 2)
@@ -169,7 +169,7 @@ async def test_no_more_than_max_num_seqs_run(start: Start) -> None:
 
 async def test_a_waiting_client_that_leaves_gives_its_turn_up(start: Start) -> None:
     worker = await start(max_num_seqs=1)
-    counters = worker.worker.engine.counters
+    counters = worker.engine.counters
     running = asyncio.create_task(_post(worker, _body([1], {"script_ids": [5] * 10, "delay_ms": 20})))
     await _until(lambda: counters.running == 1)
     waiting = asyncio.create_task(_post(worker, _body([1], {"script_ids": [5]})))
