@@ -29,14 +29,17 @@ ENGINE_DIED = 1
 class Connector:
     """One engine's. Without a transport it ignores kv_transfer_params, as a vLLM without connector does."""
 
-    def __init__(self, settings: SimulatorSettings, engine: Engine, faults: Faults) -> None:
+    def __init__(
+        self, settings: SimulatorSettings, engine: Engine, faults: Faults, rank: int | None = None
+    ) -> None:
+        """`rank` is the engine's number where there are several."""
         self._settings = settings
         self._engine = engine
         self._faults = faults
         self.handoff: Handoff | None = None
         if settings.kv_transport != "none":
             hybrid = engine.cache.has_states
-            self.handoff = Handoff(settings, engine.memory.arena, faults, hybrid=hybrid)
+            self.handoff = Handoff(settings, engine.memory.arena, faults, hybrid=hybrid, rank=rank)
         engine.handoff = self.handoff
 
     async def lifetime(self, app: web.Application) -> AsyncGenerator[None, None]:

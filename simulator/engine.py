@@ -10,6 +10,7 @@ from contextlib import suppress
 from simulator import errors
 from simulator.cache import Event, KVCache
 from simulator.clock import Timing
+from simulator.faults import Faults
 from simulator.generation import Generation, Step
 from simulator.handoff import Handoff
 from simulator.hashing import Digest, chain, root_digest
@@ -52,7 +53,9 @@ class Outbox:
 class Engine:
     """Runs steps while there is work. `publish` receives each step's KV events once it is computed."""
 
-    def __init__(self, settings: SimulatorSettings, publish: Callable[[list[Event]], None]) -> None:
+    def __init__(
+        self, settings: SimulatorSettings, publish: Callable[[list[Event]], None], faults: Faults
+    ) -> None:
         self.counters = Counters()
         self.cache = KVCache(
             settings.num_blocks,
@@ -69,6 +72,7 @@ class Engine:
         self._settings = settings
         self._timing = Timing(settings)
         self._publish = publish
+        self._faults = faults
         self._scheduler = Scheduler(self.cache, settings.max_num_seqs, settings.max_num_batched_tokens)
         self._outboxes: dict[Job, Outbox] = {}
         self._news = asyncio.Event()
@@ -151,6 +155,7 @@ class Engine:
                 # A late wake-up shortens the next step, but debts do not pile up.
                 end = max(end, loop.time() - seconds) + seconds
                 await asyncio.sleep(max(0.0, end - loop.time()))
+                await self._faults.thawed()
                 self._finish(batch)
         except Exception as error:
             log.exception("the engine failed")
@@ -178,6 +183,7 @@ class Engine:
         now = asyncio.get_running_loop().time()
         self.memory.read(batch)
         for job, step in self._scheduler.finish(batch):
+            self._faults.produced(len(step.ids))
             if step.last:
                 self._keep(job)
             self.counters.stepped(job, step, now)
@@ -211,11 +217,11 @@ class Engine:
         complete = True
         try:
             await fetch(job, leg.remote, self.handoff, self.memory.arena)
-            if leg.remote.cached_tokens is not None:
-                job.generation.cached_tokens = leg.remote.cached_tokens
+            self.counters.external_tokens += max(job.remote_tokens - job.hit_tokens, 0)
+            known = leg.remote.cached_tokens
+            job.generation.cached_tokens = job.remote_tokens if known is None else known
         except TransferError:
             complete = False
-            job.generation.cached_tokens = 0
         self.handoff.unwatch(leg.remote)
         self._scheduler.arrived(job, complete=complete)
         if not complete and self._settings.kv_load_failure_policy == "fail" and not job.gone:

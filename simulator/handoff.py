@@ -31,9 +31,16 @@ class Handoff:
     """One engine's. Everything happens on the loop; the transport may have threads of its own."""
 
     def __init__(
-        self, settings: SimulatorSettings, arena: Arena, faults: Faults, *, hybrid: bool = False
+        self,
+        settings: SimulatorSettings,
+        arena: Arena,
+        faults: Faults,
+        *,
+        hybrid: bool = False,
+        rank: int | None = None,
     ) -> None:
-        self.engine_id = str(uuid4())
+        """`hybrid` for a model with states; `rank` where there are several. Raises NixlMissingError."""
+        self.engine_id = str(uuid4()) if rank is None else f"{uuid4()}_dp{rank}"
         self.leases = Leases(settings.kv_lease_seconds)
         self.stats = TransferStats()
         self.port = 0
@@ -49,6 +56,11 @@ class Handoff:
         self._shaking: dict[str, asyncio.Lock] = {}
         self._watched: dict[str, RemoteBlocks] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def endpoint(self) -> str:
+        """The side channel's address."""
+        return f"tcp://{self._settings.side_channel_host}:{self.port}"
 
     async def start(self) -> None:
         """Open the side channel. Raises zmq.ZMQError: its port is taken; TransferError: the transport."""
@@ -75,7 +87,7 @@ class Handoff:
         self, request_id: str, blocks: BlockGroups, num_tokens: int, cached_tokens: int
     ) -> dict[str, Any]:
         """Parameters that let a peer read `blocks`."""
-        return self._faults.stale_parameters(
+        return self._faults.prefill_answer(
             prefill_answer(
                 blocks=blocks,
                 engine_id=self.engine_id,
@@ -118,11 +130,12 @@ class Handoff:
 
     async def _read(self, peer: Peer, remote: RemoteBlocks, local: list[int], theirs: list[int]) -> None:
         nbytes = len(local) * self._arena.block_bytes
-        slow = await self._faults.slow_link(nbytes)
+        delay = self._faults.link_delay(nbytes)
+        await asyncio.sleep(delay)
         done = await self.transport.read(
             peer, np.array(local, dtype=np.int32), np.array(theirs, dtype=np.int32), _done(remote)
         )
-        self.stats.moved(Transfer(done.nbytes, done.descriptors, done.post_seconds, done.seconds + slow))
+        self.stats.moved(Transfer(done.nbytes, done.descriptors, done.post_seconds, done.seconds + delay))
 
     async def _peer(self, remote: RemoteBlocks) -> Peer:
         async with self._shaking.setdefault(remote.engine_id, asyncio.Lock()):
@@ -159,7 +172,7 @@ class Handoff:
             for remote in self._watched.values():
                 by_engine.setdefault(remote.engine_id, []).append(remote)
             for remotes in by_engine.values():
-                if not self._faults.drops_heartbeats():
+                if not self._faults.settings.drop_heartbeats:
                     self._spawn(self._send_heartbeat(remotes))
 
     async def _send_heartbeat(self, remotes: list[RemoteBlocks]) -> None:
@@ -170,7 +183,7 @@ class Handoff:
     def _notified(self, message: bytes) -> None:
         text = message.decode("utf-8", "replace")
         if text.startswith(HEARTBEAT):
-            if not self._faults.drops_heartbeats():
+            if not self._faults.settings.drop_heartbeats:
                 self.leases.heartbeat(text.removeprefix(HEARTBEAT).split(","))
             return
         request_id, _, consumers = text.rpartition(":")

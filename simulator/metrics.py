@@ -24,6 +24,8 @@ class Counters:
         self.waiting = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.external_tokens = 0
+        """Prompt tokens whose KV came from a peer."""
         self.generation_tokens = 0
         self.finishes = dict.fromkeys(FINISH_REASONS, 0)
         self.preemptions = 0
@@ -33,7 +35,7 @@ class Counters:
         generation = step.generation
         if step.start == 0:
             self.prompt_tokens += len(generation.token_ids)
-            self.cached_tokens += generation.cached_tokens
+            self.cached_tokens += job.hit_tokens
         self.generation_tokens += len(step.ids)
         if step.last:
             self.finishes[generation.plan.finish_reason] += 1
@@ -57,7 +59,7 @@ def _families(engine: Engine, settings: SimulatorSettings) -> Iterator[tuple[str
     def plain(name: str, kind: str, text: str, value: float) -> tuple[str, str, str, list[Sample]]:
         return f"vllm:{name}", kind, text, [({}, value)]
 
-    computed = counters.prompt_tokens - counters.cached_tokens
+    computed = max(counters.prompt_tokens - counters.cached_tokens - counters.external_tokens, 0)
     yield plain("num_requests_running", "gauge", "Requests being computed.", counters.running)
     yield plain("num_requests_waiting", "gauge", "Requests not yet scheduled.", counters.waiting)
     yield plain("kv_cache_usage_perc", "gauge", "Share of the KV pool in use, 0 to 1.", cache.usage())
@@ -68,7 +70,7 @@ def _families(engine: Engine, settings: SimulatorSettings) -> Iterator[tuple[str
     by_source: list[Sample] = [
         ({"source": "local_compute"}, computed),
         ({"source": "local_cache_hit"}, counters.cached_tokens),
-        ({"source": "external_kv_transfer"}, 0),
+        ({"source": "external_kv_transfer"}, counters.external_tokens),
     ]
     yield "vllm:prompt_tokens_by_source_total", "counter", "Prompt tokens by source.", by_source
     yield plain("prompt_tokens_cached_total", "counter", "Cached prompt tokens.", counters.cached_tokens)

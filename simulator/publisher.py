@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import zmq
@@ -37,6 +39,8 @@ class EventPublisher:
         self._pub: zmq.Socket[bytes] = zmq.Context(self._context).socket(zmq.PUB)
         self._replay = self._context.socket(zmq.ROUTER)
         self._server: asyncio.Task[None] | None = None
+        self.gate: Callable[[Callable[[], None]], None] = lambda send: send()
+        """Decides when a batch is sent, and whether."""
 
     def start(self, host: str, port: int, replay_port: int) -> None:
         """Bind both sockets (port 0: any free one) and serve replay. Raises zmq.ZMQError: a port is taken."""
@@ -54,7 +58,11 @@ class EventPublisher:
         payload = self._encoder.encode([time.time(), events, self._rank])
         self.sequence += 1
         self._buffer.append((sequence, payload))
-        self._pub.send_multipart([self._topic, sequence, payload], zmq.NOBLOCK)
+        self.gate(partial(self._send, sequence, payload))
+
+    def _send(self, sequence: bytes, payload: bytes) -> None:
+        if not self._pub.closed:
+            self._pub.send_multipart([self._topic, sequence, payload], zmq.NOBLOCK)
 
     async def close(self) -> None:
         """Stop serving; what is queued gets a moment to leave."""

@@ -21,8 +21,9 @@ class Rank:
     def __init__(self, settings: SimulatorSettings, number: int, faults: Faults) -> None:
         own = _of_rank(settings, number)
         self.publisher = EventPublisher(own.kv_topic, own.kv_buffer_steps, number)
-        self.engine = Engine(own, self.publisher.publish)
-        self.connector = Connector(own, self.engine, faults)
+        self.publisher.gate = faults.send_events
+        self.engine = Engine(own, self.publisher.publish, faults)
+        self.connector = Connector(own, self.engine, faults, number if settings.dp_size > 1 else None)
         self._settings = own
 
     @property

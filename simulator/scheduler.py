@@ -38,6 +38,8 @@ class Job:
         self.arrived = now
         self.due = now + (generation.step_seconds or 0.0)
         """When a sequence with a pace of its own may take its next step."""
+        self.hit_tokens = 0
+        """Prompt tokens that were in this cache, whatever the answer's usage is to say."""
         self.gone = False
         self.preemptions = 0
         self._backoff = int(cache.has_states)
@@ -261,7 +263,7 @@ class Scheduler:
         if share.tokens == 0 or not sequence.admit(hit, share.tokens):
             return None
         if not job.started and not job.preemptions:
-            job.generation.cached_tokens = hit.depth * size
+            job.hit_tokens = job.generation.cached_tokens = hit.depth * size
         return share
 
     def _begin_fetch(self, job: Job) -> bool:
@@ -271,7 +273,7 @@ class Scheduler:
         if not job.sequence.admit(hit, new, hold=False):
             return False
         self.fetching.append(job)
-        job.generation.cached_tokens = hit.depth * self._cache.block_size
+        job.hit_tokens = job.generation.cached_tokens = hit.depth * self._cache.block_size
         return True
 
     def _share(self, job: Job, start: int, junction: int, budget: int) -> Share:

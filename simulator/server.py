@@ -11,10 +11,12 @@ import msgspec
 from aiohttp import web
 
 from simulator import errors, metrics, replies, requests
+from simulator.admin import Admin
 from simulator.completions import CompletionExchange
 from simulator.errors import ApiError
 from simulator.exchange import Exchange, Planner
 from simulator.generate import GenerateExchange
+from simulator.kv import metrics as kv_metrics
 from simulator.publisher import HIGH_WATER_MARK
 from simulator.ranks import Rank, Ranks
 from simulator.settings import SimulatorSettings
@@ -43,7 +45,10 @@ class Worker:
 
     def app(self) -> web.Application:
         """The application, ready for a runner."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors, self._count_load])
+        admin = Admin(self._settings, self.ranks, self.ranks.faults)
+        middlewares = [_errors, admin.middleware, self._count_load]
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=middlewares)
+        admin.add_to(app)
         app.on_response_prepare.append(_common_headers)
         app.cleanup_ctx.extend(rank.connector.lifetime for rank in self.ranks)
         for path in EMPTY_PATHS:
@@ -106,7 +111,8 @@ class Worker:
         return _json({"server_load": self._server_load})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        page = metrics.render([rank.engine for rank in self.ranks], self._settings)
+        engines = [rank.engine for rank in self.ranks]
+        page = metrics.render(engines, self._settings) + kv_metrics.render(engines, self._settings.model)
         return web.Response(body=page.encode(), headers={"Content-Type": METRICS_TYPE})
 
     async def _kv_event_sources(self, request: web.Request) -> web.Response:
