@@ -1,32 +1,30 @@
-"""The timing model: what takes how long, and a pace that does not drift."""
+"""The timing model: how long a step of the engine takes."""
 
 from __future__ import annotations
 
-import asyncio
+import random
 
 from simulator.settings import SimulatorSettings
 
 
 class Timing:
-    """Seconds of the modelled work, the speed-up applied."""
+    """Seconds of a step, by what is in it.
+
+    Prompt tokens cost by their number; decoding costs the step itself and something for each sequence. Both
+    add up in a step that has both, so a piece of prompt holds up the streams beside it. `jitter` spreads each
+    step evenly around that, the same way in every run; `speedup` divides it.
+    """
 
     def __init__(self, settings: SimulatorSettings) -> None:
-        self._prefill = settings.prefill_seconds_per_token / settings.speedup
-        self.decode_step = settings.decode_seconds_per_step / settings.speedup
+        self._settings = settings
+        self._random = random.Random(0)
 
-    def prefill(self, tokens: int) -> float:
-        """Seconds to compute that many prompt tokens."""
-        return tokens * self._prefill
-
-
-class Pace:
-    """Equal steps from the moment of creation: a late wake-up shortens the next sleep."""
-
-    def __init__(self, step_seconds: float) -> None:
-        self._step = step_seconds
-        self._due = asyncio.get_running_loop().time()
-
-    async def step(self) -> None:
-        """Sleep until the next step is due; always lets others run."""
-        self._due += self._step
-        await asyncio.sleep(max(0.0, self._due - asyncio.get_running_loop().time()))
+    def step(self, prompt_tokens: int, decoding: int) -> float:
+        """Seconds of a step that computes `prompt_tokens` of prompts and goes on with `decoding` answers."""
+        settings = self._settings
+        seconds = prompt_tokens * settings.prefill_seconds_per_token
+        if decoding:
+            seconds += settings.decode_seconds_per_step + decoding * settings.decode_seconds_per_sequence
+        if settings.jitter:
+            seconds *= 1 + settings.jitter * self._random.uniform(-1, 1)
+        return seconds / settings.speedup

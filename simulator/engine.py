@@ -151,7 +151,7 @@ class Engine:
                     await self._idle(batch)
                     end = loop.time()
                     continue
-                seconds = self._seconds(batch)
+                seconds = self._timing.step(prefill_tokens(batch.shares), decodes(batch.shares))
                 # A late wake-up shortens the next step, but debts do not pile up.
                 end = max(end, loop.time() - seconds) + seconds
                 await asyncio.sleep(max(0.0, end - loop.time()))
@@ -172,10 +172,6 @@ class Engine:
         due = self._scheduler.next_due(now)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), None if due is None else due - now)
-
-    def _seconds(self, batch: Batch) -> float:
-        prompt = self._timing.prefill(prefill_tokens(batch.shares))
-        return prompt + (self._timing.decode_step if decodes(batch.shares) else 0.0)
 
     def _finish(self, batch: Batch) -> None:
         self.counters.preemptions += len(batch.preempted)

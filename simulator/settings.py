@@ -40,9 +40,13 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens of one prefill step; each step publishes its blocks."""
     prefill_seconds_per_token: float = 2e-5
     decode_seconds_per_step: float = 0.01
+    decode_seconds_per_sequence: float = 0.0
+    """Added to a decode step for each sequence in it."""
+    jitter: float = 0.0
+    """Share, 0 to 1, by which a step may take more or less time."""
     tokens_per_step: int = 1
     speedup: float = 1.0
-    """Divides the two times above; a request's own `delay_ms` is left alone."""
+    """Divides the times above; a request's own `delay_ms` is left alone."""
     hash_seed: str = "vllm-none-hash"
     kv_events_port: int = 0
     kv_replay_port: int = 0
@@ -113,8 +117,13 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             < 1
         ):
             raise ValueError("counts must be at least 1")
-        if self.speedup <= 0 or min(self.prefill_seconds_per_token, self.decode_seconds_per_step) < 0:
-            raise ValueError("times must not be negative and speedup must be above 0")
+        times = (
+            self.prefill_seconds_per_token,
+            self.decode_seconds_per_step,
+            self.decode_seconds_per_sequence,
+        )
+        if self.speedup <= 0 or min(times) < 0 or not 0 <= self.jitter <= 1:
+            raise ValueError("times must not be negative, jitter must be 0 to 1 and speedup above 0")
         if self.kv_bytes_per_token < 8 or self.kv_bytes_per_token % 8:
             raise ValueError("the bytes of a token's KV must be a multiple of 8")
         if min(self.kv_lease_seconds, self.handshake_seconds) <= 0:
