@@ -47,6 +47,7 @@ class CompletionExchange(Exchange):
                 skip_special=bool(body.skip_special_tokens),
                 logprobs=body.logprobs,
                 ids_as_tokens=bool(body.return_tokens_as_token_ids),
+                stop=body.stop_strings,
             )
             for _ in generations
         ]
@@ -62,7 +63,7 @@ class CompletionExchange(Exchange):
             step.generation.token_ids if with_ids and first else None,
         )
         head = replies.completion_head(self._id, self.created, self._model, [choice])
-        return replies.sse(head | ({"usage": self.usage.counts()} if self._always_usage else {}))
+        return replies.sse(head | ({"usage": replies.step_counts(step)} if self._always_usage else {}))
 
     def usage_chunk(self) -> bytes:
         """The usage event."""

@@ -114,6 +114,18 @@ def wrong_type(error: msgspec.ValidationError) -> ApiError:
     return schema_error({"type": "type_error", "loc": loc, "msg": text, "input": "<value>"})
 
 
+def stream_options_without_stream() -> ApiError:
+    """Stream options of an answer that is not streamed."""
+    message = "Stream options can only be defined when `stream=True`."
+    return parameter_error(message, "stream_options", show_value=False)
+
+
+def too_many_tokens(asked: int, limit: int) -> ApiError:
+    """More output than the context holds."""
+    message = f"max_tokens={asked} cannot be greater than max_model_len={limit}. Please request fewer output"
+    return parameter_error(f"{message} tokens.", "max_tokens", asked)
+
+
 def unknown_model(name: str, served: str) -> ApiError:
     """A model that is not served here."""
     message = f"The model `{name}` does not exist. Valid aliases: {served}."

@@ -45,6 +45,7 @@ class Planner:
         limits = Limits(
             max_tokens=room if sampling.max_tokens is None else min(sampling.max_tokens, room),
             end_ids=self._tokens.end_ids,
+            eos_id=self._tokens.eos_id,
             stop_token_ids=frozenset(sampling.stop_token_ids or ()),
             stop=sampling.stop_strings,
             min_tokens=sampling.min_tokens or 0,
@@ -95,7 +96,9 @@ class Exchange(ABC):
         async with aclosing(self._engine.run(self.generations)) as steps:
             async for step in steps:
                 self._count(step)
-                yield self.chunk(step)
+                event = self.chunk(step)
+                if event:
+                    yield event
         yield self.usage_chunk() + replies.DONE
 
     async def body(self) -> bytes:
@@ -129,7 +132,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def chunk(self, step: Step) -> bytes:
-        """The event of one step."""
+        """The events of one step; nothing for a step that shows nothing."""
 
     @abstractmethod
     def usage_chunk(self) -> bytes:

@@ -40,6 +40,7 @@ class GenerateExchange(Exchange):
                 skip_special=bool(sampling.skip_special_tokens),
                 logprobs=sampling.logprobs,
                 ids_as_tokens=False,
+                stop=sampling.stop_strings,
             )
             for _ in generations
         ]
@@ -49,7 +50,7 @@ class GenerateExchange(Exchange):
         """One step's event."""
         prompt_ids = self._request.token_ids if self._first and self._request.return_token_ids else None
         self._first = False
-        usage = self.usage.counts() if self._always_usage else None
+        usage = replies.step_counts(step) if self._always_usage else None
         return replies.generate_chunk(
             self._id, self._request.output_mode, [self._choice(step)], usage, prompt_ids
         )

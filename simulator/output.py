@@ -24,6 +24,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int
     end_ids: frozenset[int]
     """The model's own end; not looked at with `ignore_eos`."""
+    eos_id: int | None = None
+    """The one of them that is no stop reason."""
     stop_token_ids: frozenset[int] = frozenset()
     stop: Sequence[str] = ()
     min_tokens: int = 0
@@ -70,7 +72,7 @@ def _first_stop(
         if count <= limits.min_tokens:
             continue
         if token_id in stop_ids:
-            return count, token_id
+            return count, None if token_id == limits.eos_id else token_id
         found = [(at, text) for text in strings if (at := tail.find(text)) >= 0]
         if found:
             return count, min(found)[1].decode()

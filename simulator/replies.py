@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from simulator.generation import Generation, Step
-from simulator.tokens import TextStream, Tokens
+from simulator.tokens import HALF, TextStream, Tokens
 
 DONE = b"data: [DONE]\n\n"
 VLLM_VERSION = "0.32.0"
@@ -28,12 +28,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
     def counts(self) -> Json:
         """What every usage has."""
-        total = self.prompt_tokens + self.completion_tokens
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "total_tokens": total,
-            "completion_tokens": self.completion_tokens,
-        }
+        return counts(self.prompt_tokens, self.completion_tokens)
 
     def of_stream(self) -> Json:
         """The usage chunk's."""
@@ -49,21 +44,41 @@ class Usage(msgspec.Struct, kw_only=True):
         return self.counts() | {"prompt_tokens_details": details, "completion_tokens_details": None}
 
 
+def counts(prompt_tokens: int, completion_tokens: int) -> Json:
+    """The three numbers of every usage."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    }
+
+
+def step_counts(step: Step) -> Json:
+    """The same for one choice up to a step."""
+    return counts(len(step.generation.token_ids), step.start + len(step.ids))
+
+
 class ChoiceText:
     """One choice's text and log-probabilities, step by step."""
 
     def __init__(
-        self, tokens: Tokens, *, skip_special: bool, logprobs: int | None, ids_as_tokens: bool
+        self,
+        tokens: Tokens,
+        *,
+        skip_special: bool,
+        logprobs: int | None,
+        ids_as_tokens: bool,
+        stop: Sequence[str] = (),
     ) -> None:
         self._tokens = tokens
-        self._stream = TextStream(tokens, skip_special=skip_special)
+        self.stream = TextStream(tokens, skip_special=skip_special, stop=stop)
         self._count = logprobs
         self._ids_as_tokens = ids_as_tokens
         self._offset = 0
 
     def push(self, step: Step) -> str:
         """Text that became complete with this step."""
-        return self._stream.steps(step.ids, last=step.last)
+        return self.stream.steps(step.ids, last=step.last)
 
     def token_logprobs(self, ids: Sequence[int]) -> Json | None:
         """In generate's shape: ids."""
@@ -94,6 +109,20 @@ class ChoiceText:
             "top_logprobs": [{self._name(other): value for other, value in self._top(one)} for one in ids],
         }
 
+    def chat_logprobs(self, ids: Sequence[int]) -> Json | None:
+        """In the chat shape: an entry a token, its bytes in it."""
+        if self._count is None:
+            return None
+        content = []
+        for token_id in ids:
+            top = [self._entry(other, value) for other, value in self._top(token_id)[: self._count]]
+            content.append(self._entry(token_id, LOGPROB) | {"top_logprobs": top})
+        return {"content": content}
+
+    def _entry(self, token_id: int, value: float) -> Json:
+        name = self._name(token_id)
+        return {"token": name, "logprob": value, "bytes": list(name.encode())}
+
     def _top(self, token_id: int) -> list[tuple[int, float]]:
         others = ((token_id + step) % self._tokens.size for step in range(1, self._count or 0))
         return [(token_id, LOGPROB), *((other, LOGPROB * (2 + rank)) for rank, other in enumerate(others))]
@@ -101,7 +130,8 @@ class ChoiceText:
     def _name(self, token_id: int) -> str:
         if self._ids_as_tokens:
             return f"token_id:{token_id}"
-        return self._tokens.bytes_of(token_id).decode("utf-8", "replace")
+        name = self._tokens.bytes_of(token_id).decode("utf-8", "replace")
+        return "" if name.endswith(HALF) else name
 
 
 def encode(value: Any) -> bytes:

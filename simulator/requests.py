@@ -74,7 +74,7 @@ class CompletionBody(Sampling, frozen=True, kw_only=True):
 
 def decode_generate(body: bytes) -> GenerateBody:
     """Raises ApiError."""
-    request = _decode(body, GenerateBody)
+    request = decode(body, GenerateBody)
     for name in ("token_ids", "sampling_params"):
         if getattr(request, name) is None:
             raise errors.missing(name, len(msgspec.json.decode(body)))
@@ -91,11 +91,9 @@ def decode_generate(body: bytes) -> GenerateBody:
 
 def decode_completion(body: bytes) -> CompletionBody:
     """Raises ApiError."""
-    request = _decode(body, CompletionBody)
+    request = decode(body, CompletionBody)
     if request.stream_options is not None and not request.stream:
-        raise errors.parameter_error(
-            "Stream options can only be defined when `stream=True`.", "stream_options", show_value=False
-        )
+        raise errors.stream_options_without_stream()
     check_sampling(request)
     return request
 
@@ -142,7 +140,8 @@ def check_sampling(sampling: Sampling) -> None:
         )
 
 
-def _decode(body: bytes, type_: type[Body]) -> Body:
+def decode(body: bytes, type_: type[Body]) -> Body:
+    """A body of that type. Raises ApiError."""
     try:
         return msgspec.json.decode(body, type=type_)
     except msgspec.ValidationError as error:

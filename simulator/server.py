@@ -12,6 +12,8 @@ from aiohttp import web
 
 from simulator import errors, metrics, replies, requests
 from simulator.admin import Admin
+from simulator.chat import ChatExchange
+from simulator.chat_requests import decode_chat
 from simulator.completions import CompletionExchange
 from simulator.errors import ApiError
 from simulator.exchange import Exchange, Planner
@@ -61,6 +63,7 @@ class Worker:
         app.router.add_post("/reset_prefix_cache", self._reset)
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
         return app
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
@@ -81,6 +84,23 @@ class Worker:
         rank = self._rank(request)
         with rank.connector.rejecting(body.kv_transfer_params):
             exchange = CompletionExchange(
+                body,
+                rank.engine,
+                self._planner,
+                self._tokens,
+                self._settings.model,
+                request.headers.get("X-Request-Id"),
+                force_usage=self._settings.force_include_usage,
+            )
+        rank.connector.take_legs(exchange, body.kv_transfer_params)
+        return await _answer(request, exchange, stream=bool(body.stream))
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = decode_chat(await self._body(request))
+        self._check(body.model)
+        rank = self._rank(request)
+        with rank.connector.rejecting(body.kv_transfer_params):
+            exchange = ChatExchange(
                 body,
                 rank.engine,
                 self._planner,

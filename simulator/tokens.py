@@ -11,7 +11,8 @@ from parsers.registry import get_format
 
 RANKS_FILE = "tiktoken.model"
 EOS = "[EOS]"
-_HALF = "\ufffd"
+HALF = "\ufffd"
+"""What broken or half characters become."""
 
 
 class Tokens:
@@ -95,7 +96,7 @@ class TextStream:
         if not self._hidden(token_id):
             self._pending += self._tokens.bytes_of(token_id)
         text = self._pending.decode("utf-8", "replace")
-        if text.endswith(_HALF):
+        if text.endswith(HALF):
             return ""
         self._pending = b""
         return self._pass(text)

@@ -1,0 +1,187 @@
+"""`POST /v1/chat/completions`: messages in, a message out; the worker's own format and tokenizer in between."""
+
+from __future__ import annotations
+
+from parsers.base import FormatError, OutputOptions
+from simulator import chat_replies, errors, replies
+from simulator.chat_choice import ChatChoice
+from simulator.chat_requests import ChatBody, check_chat
+from simulator.engine import Engine
+from simulator.errors import ApiError
+from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
+from simulator.generation import Generation, Step
+from simulator.replies import ChoiceText, Json
+from simulator.tokens import Tokens
+
+
+class ChatExchange(Exchange):
+    """One chat request."""
+
+    def __init__(
+        self,
+        body: ChatBody,
+        engine: Engine,
+        planner: Planner,
+        tokens: Tokens,
+        model: str,
+        header_id: str | None,
+        *,
+        force_usage: bool,
+    ) -> None:
+        """Raises ApiError for a chat that cannot be served."""
+        check_chat(body, planner.context_length)
+        ids, thinking = chat_ids(body, planner, tokens)
+        generations = planner.plan(ids, body.sampling(), body.vllm_xargs, body.cache_salt, 0)
+        super().__init__(engine, generations, len(ids))
+        self._request = body
+        self._tokens = tokens
+        self._model = model
+        self._id = f"chatcmpl-{header_id or body.request_id or new_id()}"
+        with_usage, always_usage = wants_usage(body.stream_options)
+        self._with_usage = with_usage or force_usage
+        self._always_usage = always_usage or force_usage
+        options = OutputOptions(
+            thinking=thinking,
+            tools=body.tools,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+        )
+        self._texts = [self._text() for _ in generations]
+        self._choices = [ChatChoice(tokens, text.stream, options) for text in self._texts]
+        self._opened = False
+
+    def chunk(self, step: Step) -> bytes:
+        """One step's events; the first opens all choices."""
+        opening = b"" if self._opened else self._opening()
+        self._opened = True
+        return opening + self._step_event(step)
+
+    def usage_chunk(self) -> bytes:
+        """The usage event."""
+        if not self._with_usage:
+            return b""
+        head = chat_replies.chunk_head(self._id, self.created, self._model, [])
+        usage = chat_replies.stream_usage(
+            self.usage.counts(), self.usage.cached_tokens, self._created_tokens, self._reasoning_tokens
+        )
+        return replies.sse(head | {"usage": usage, "system_fingerprint": replies.fingerprint(self._model)})
+
+    def whole(self, steps: list[Step]) -> bytes:
+        """The whole answer."""
+        choices = [self._choice(step) for step in steps]
+        usage = chat_replies.body_usage(
+            self.usage.counts(), self.usage.cached_tokens, self._created_tokens, self._reasoning_tokens
+        )
+        return replies.encode(
+            {
+                "id": self._id,
+                "object": "chat.completion",
+                "created": self.created,
+                "model": self._model,
+                "choices": choices,
+                "service_tier": None,
+                "system_fingerprint": replies.fingerprint(self._model),
+                "usage": usage,
+                "prompt_logprobs": None,
+                "prompt_token_ids": self._prompt_ids(),
+                "prompt_text": None,
+                "kv_transfer_params": self.kv_transfer_params,
+                "ec_transfer_params": None,
+                "metrics": None,
+            }
+        )
+
+    def internal_id(self, generation: Generation) -> str:
+        """The engine's name for a generation."""
+        return f"{self._id}-{internal_suffix()}"
+
+    def _text(self) -> ChoiceText:
+        body = self._request
+        return ChoiceText(
+            self._tokens,
+            skip_special=bool(body.skip_special_tokens) and not self._tokens.marked_up,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            ids_as_tokens=bool(body.return_tokens_as_token_ids),
+            stop=body.sampling().stop_strings,
+        )
+
+    def _opening(self) -> bytes:
+        rest: Json = {"prompt_token_ids": self._prompt_ids(), "prompt_text": None}
+        usage = chat_replies.chunk_usage(self.usage.prompt_tokens, 0, 0 if self._tokens.marked_up else None)
+        if self._always_usage:
+            rest = {"usage": usage} | rest
+        events = []
+        for generation in self.generations:
+            choice = chat_replies.role_choice(generation.index)
+            head = chat_replies.chunk_head(self._id, self.created, self._model, [choice])
+            events.append(replies.sse(head | rest))
+        return b"".join(events)
+
+    def _step_event(self, step: Step) -> bytes:
+        index, body = step.generation.index, self._request
+        delta = self._choices[index].push(step)
+        fields = chat_replies.delta_fields(delta, shows_reasoning=body.shows_reasoning)
+        hidden = not body.shows_reasoning
+        logprobs = None if hidden else self._texts[index].chat_logprobs(step.ids)
+        ids = step.ids if body.return_token_ids and not hidden else None
+        if not (fields or step.last or logprobs is not None or ids is not None):
+            return b""
+        reason = self._finish_reason(step, streamed=True) if step.last else None
+        choice = chat_replies.chunk_choice(step, fields, logprobs, reason, ids)
+        head = chat_replies.chunk_head(self._id, self.created, self._model, [choice])
+        return replies.sse(head | self._step_rest(step))
+
+    def _step_rest(self, step: Step) -> Json:
+        rest: Json = {}
+        if self._always_usage:
+            reasoning = (
+                self._choices[step.generation.index].reasoning_tokens if self._tokens.marked_up else None
+            )
+            counted = step.start + len(step.ids)
+            rest["usage"] = chat_replies.chunk_usage(self.usage.prompt_tokens, counted, reasoning)
+        if step.last and not self._with_usage:
+            rest["system_fingerprint"] = replies.fingerprint(self._model)
+        return rest
+
+    def _choice(self, step: Step) -> Json:
+        index, body = step.generation.index, self._request
+        answer = self._choices[index].whole(step)
+        empty = None if self._tokens.marked_up and not body.must_call else ""
+        said = chat_replies.message(answer, shows_reasoning=body.shows_reasoning, empty=empty)
+        hidden = not body.shows_reasoning
+        logprobs = None if hidden else self._texts[index].chat_logprobs(step.ids)
+        ids = step.ids if body.return_token_ids and not hidden else None
+        return chat_replies.body_choice(step, said, logprobs, self._finish_reason(step, streamed=False), ids)
+
+    def _finish_reason(self, step: Step, *, streamed: bool) -> str:
+        """A stop after tool calls is called so, but not where the client named the tool."""
+        reason, body = step.generation.plan.finish_reason, self._request
+        called = self._choices[step.generation.index].called
+        if not streamed and body.tool_choice == "required":
+            called = True
+        return "tool_calls" if reason == "stop" and called and body.named_tool is None else reason
+
+    def _prompt_ids(self) -> list[int] | None:
+        return list(self.generations[0].token_ids) if self._request.return_token_ids else None
+
+    @property
+    def _created_tokens(self) -> int:
+        return max(generation.created_tokens for generation in self.generations)
+
+    @property
+    def _reasoning_tokens(self) -> int | None:
+        if not self._tokens.marked_up:
+            return None
+        return sum(choice.reasoning_tokens for choice in self._choices)
+
+
+def chat_ids(body: ChatBody, planner: Planner, tokens: Tokens) -> tuple[list[int], bool]:
+    """A chat's prompt, and whether it ends inside the reasoning. Raises ApiError."""
+    try:
+        encoded = tokens.model_format.encode(body.chat())
+    except FormatError as error:
+        raise ApiError(str(error)) from None
+    ids = tokens.encode_segments(encoded.segments)
+    if len(ids) >= planner.context_length:
+        raise errors.completion_too_long(planner.context_length)
+    return ids, encoded.thinking

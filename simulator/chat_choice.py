@@ -1,0 +1,103 @@
+"""One choice of a chat answer: ids through the format's own parser, in the pieces that vLLM sends."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable
+
+import msgspec
+
+from parsers.answer import Answer, AnswerBuilder
+from parsers.base import (
+    ContentDelta,
+    OutputEvent,
+    OutputOptions,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallStart,
+)
+from simulator.generation import Step
+from simulator.tokens import TextStream, Tokens
+
+
+class Call(msgspec.Struct, kw_only=True):
+    """A tool call that is being written."""
+
+    index: int
+    name: str
+    arguments: str = ""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the arguments are complete: of a JSON object only the whole is JSON."""
+        if not self.arguments.endswith("}"):
+            return False
+        try:
+            json.loads(self.arguments)
+        except ValueError:
+            return False
+        return True
+
+
+class Delta(msgspec.Struct, kw_only=True):
+    """What one step adds to the message."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[Call] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.reasoning or self.content or self.calls)
+
+
+class ChatChoice:
+    """One choice, streamed step by step or read at once."""
+
+    def __init__(self, tokens: Tokens, text: TextStream, options: OutputOptions) -> None:
+        self._parser = tokens.model_format.parser(options, text)
+        self._marked_up = tokens.marked_up
+        self._open: Call | None = None
+        self.called = False
+        """Whether a tool call has come out."""
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Tokens of reasoning so far; None where the format has none."""
+        return self._parser.reasoning_tokens if self._marked_up else None
+
+    def push(self, step: Step) -> Delta:
+        """What a step adds. Tool calls come out whole; one that is never complete does not come out."""
+        delta = Delta(calls=[])
+        for event in self._events(step):
+            match event:
+                case ReasoningDelta(text):
+                    delta.reasoning += text
+                case ContentDelta(text):
+                    delta.content += text
+                case ToolCallStart(index, _, name):
+                    self._open = Call(index=index, name=name)
+                case ToolArgumentsDelta(_, text) if self._open is not None:
+                    self._open.arguments += text
+            if self._open is not None and self._open.whole:
+                delta.calls.append(self._open)
+                self._open, self.called = None, True
+        return delta
+
+    def whole(self, step: Step) -> Answer:
+        """The message of a whole output."""
+        builder = AnswerBuilder()
+        builder.add(self._events(step))
+        answer = builder.build(self._parser)
+        self.called = bool(answer.tool_calls)
+        return answer
+
+    def _events(self, step: Step) -> Iterable[OutputEvent]:
+        yield from self._parser.feed(step.ids)
+        if step.last:
+            yield from self._parser.finish(step.generation.plan.finish_reason)
+
+
+def new_call_id() -> str:
+    """A tool call's id, as vLLM makes them up."""
+    return f"chatcmpl-tool-{secrets.token_hex(8)}"
