@@ -27,6 +27,8 @@ _SLICE_SECONDS = 0.002
 _SLICE_EVENTS = 256
 _RECEIVE_LIMIT = 100_000
 _END_OF_REPLAY = -1
+_RECHECK_MILLISECONDS = 10_000
+"""Silence after which a replay that failed is tried again."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts after an error."""
 
@@ -171,7 +173,8 @@ class KvFeed:
         poller.register(subscriber, zmq.POLLIN)
         poller.register(monitor, zmq.POLLIN)
         while not _readable(monitor):
-            await poller.poll()
+            if not await poller.poll(_RECHECK_MILLISECONDS):
+                await self._carry_out(self._sequencer.recheck())
             with suppress(zmq.Again):
                 while True:
                     frames = await subscriber.recv_multipart(zmq.NOBLOCK)

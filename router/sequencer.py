@@ -86,7 +86,7 @@ class Sequencer:
         self._triggered = False
         """Whether the first batch in the buffer came before the replay was asked for: it asks for none."""
         self._unchecked: str | None = None
-        """Why it is open whether the life of `_last` goes on; the next live batch tells."""
+        """Without replay: why it is open whether the life of `_last` goes on. The next batch tells."""
         self._flaw: str | None = None
         """What was lost of this life."""
         self._flaw_serial = 0
@@ -180,11 +180,20 @@ class Sequencer:
         """The replay under way broke off."""
         if not self._replaying:
             return []
+        cleared: list[Action] = []
+        if not (self._triggered or self._same_life):
+            # It was to tell whether the old life goes on. Believing so could mix two lives.
+            cleared = [Clear()] if self._recent else []
+            self._forget_life()
         if self._last is None:
             self._mar(f"the history could not be read: {reason}")
-        else:
-            self._unchecked = f"the replay failed: {reason}"
-        return self._end_replay()
+        return cleared + self._end_replay()
+
+    def recheck(self) -> list[Action]:
+        """Time has passed: try once more to read a history that could not be read."""
+        if self._connected and self._can_replay and not self._replaying and self._last is None:
+            return self._begin_replay(triggered=False)
+        return []
 
     def cache_cleared(self, serial: int) -> None:
         """A delivered batch said that the worker holds nothing: what was lost before it no longer matters."""
@@ -199,11 +208,14 @@ class Sequencer:
     def _take(self, number: int, payload: bytes, *, may_replay: bool = True) -> list[Action]:
         last = self._last
         if last is None:
+            if number > 0 and may_replay and self._can_replay:
+                return self._replay_for(number, payload)
             self._flaw = None
             if number > 0:
                 self._mar(f"joined at batch {number}")
         elif number <= last:
-            if self._recent.get(number) == _digest(payload):
+            # After the replay that it asked for, the life is its own: it is only too old to be remembered.
+            if not may_replay or self._recent.get(number) == _digest(payload):
                 self.counters.repetitions += 1
                 return []
             return self._live_of_new_life(number, payload)
@@ -211,30 +223,29 @@ class Sequencer:
             if may_replay:
                 self.counters.gaps += 1
                 if self._can_replay:
-                    self._buffer.insert(0, (number, payload))
-                    return self._begin_replay(triggered=True)
+                    return self._replay_for(number, payload)
             self._lose(number)
         self._unchecked = None
         return [self._deliver(number, payload, live=True)]
 
     def _live_of_new_life(self, number: int, payload: bytes) -> list[Action]:
+        self.counters.restarts += 1
         self._forget_life()
         if number == 0:
             return [Clear(), self._deliver(number, payload, live=True)]
         if self._can_replay:
-            self._buffer.insert(0, (number, payload))
-            return [Clear(), *self._begin_replay(triggered=True)]
+            return [Clear(), *self._replay_for(number, payload)]
         self._mar(f"joined a new life at batch {number}")
         return [Clear(), self._deliver(number, payload, live=True)]
 
     def _new_life(self) -> list[Action]:
         """The replay shows another life: read that from its start, with all that waited and is of it."""
+        self.counters.restarts += 1
         self._forget_life()
         self._buffer.clear()
         return [Clear(), *self._begin_replay(triggered=False)]
 
     def _forget_life(self) -> None:
-        self.counters.restarts += 1
         self._last = None
         self._recent.clear()
         self._unchecked = None
@@ -248,6 +259,11 @@ class Sequencer:
             self._mar(f"the history before batch {number} is gone")
         self._same_life = True
         return [self._deliver(number, payload, live=False)]
+
+    def _replay_for(self, number: int, payload: bytes) -> list[Action]:
+        """What comes before this batch is missing."""
+        self._buffer.insert(0, (number, payload))
+        return self._begin_replay(triggered=True)
 
     def _begin_replay(self, *, triggered: bool) -> list[Action]:
         self._replaying = True

@@ -183,6 +183,19 @@ async def test_a_replay_that_is_not_answered() -> None:
     await publisher.close()
 
 
+async def test_a_history_that_could_not_be_read_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.feed._RECHECK_MILLISECONDS", 20)
+    publisher, sink = Publisher(), Sink()
+    publisher.answering = False
+    await publisher.publish(stored(0))
+    async with following(publisher, sink, replay_timeout=0.05) as feed:
+        await until(lambda: feed.counters.replay_failures == 2)
+        publisher.answering = True
+        await until(lambda: feed.state is EXACT)
+        assert sink.seen == [0]
+    await publisher.close()
+
+
 async def test_malformed_messages_are_counted_and_do_not_stop_it() -> None:
     publisher, sink = Publisher(), Sink()
     async with following(publisher, sink, topic="k") as feed:

@@ -185,6 +185,17 @@ def test_a_new_life_whose_beginning_was_missed_is_replayed() -> None:
     assert stream.state is EXACT
 
 
+def test_a_batch_older_than_all_history_asks_once() -> None:
+    stream = Stream()
+    stream.connected()
+    stream.replayed(3, 4)
+    stream.ended()
+    assert stream.live(2) == ["clear", 0]
+    assert stream.replayed(3, 4) == ["a3", "a4"]
+    assert stream.ended() == []
+    assert stream.live(5) == ["a5"]
+
+
 def test_reconnecting_checks_the_life() -> None:
     stream = started(0, 1, 2)
     stream.sequencer.disconnected()
@@ -231,6 +242,7 @@ def test_a_failed_replay_of_history() -> None:
     stream = Stream()
     stream.connected()
     assert stream.live(3) == []
+    assert stream.failed() == [0]
     assert stream.failed() == ["a3"]
     assert stream.state is DEGRADED
     assert "joined at batch 3" in stream.sequencer.reason
@@ -251,13 +263,38 @@ def test_a_failed_replay_of_a_gap_loses_it() -> None:
     assert stream.sequencer.counters.lost_batches == 1
 
 
-def test_a_failed_check_after_reconnecting_is_settled_by_the_next_batch() -> None:
+def test_a_failed_check_after_reconnecting_forgets_and_the_next_batch_asks_again() -> None:
     stream = started(0, 1)
     stream.sequencer.disconnected()
     stream.connected()
+    assert stream.failed() == ["clear"]
+    assert stream.state is APPROXIMATE
+    assert stream.live(2) == [0]
+    assert stream.replayed(0, 1, 2) == ["a0", "a1", "a2"]
+    assert stream.ended() == []
+    assert stream.state is EXACT
+    assert stream.sequencer.counters.restarts == 0
+
+
+def test_a_check_that_fails_after_it_has_told_forgets_nothing() -> None:
+    stream = started(0, 1)
+    stream.sequencer.disconnected()
+    stream.connected()
+    assert stream.replayed(1, 2) == ["a2"]
     assert stream.failed() == []
-    assert stream.state is DEGRADED
-    assert stream.live(2) == ["a2"]
+    assert stream.state is EXACT
+    assert stream.live(4) == [2]
+
+
+def test_a_failed_reading_of_history_is_made_again() -> None:
+    stream = Stream()
+    stream.connected()
+    assert stream.sequencer.recheck() == []
+    stream.failed()
+    assert stream.sequencer.recheck() == [Replay(0)]
+    assert stream.sequencer.recheck() == []
+    assert stream.replayed(0) == ["a0"]
+    assert stream.ended() == []
     assert stream.state is EXACT
 
 
