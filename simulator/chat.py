@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: messages in, a message out; the worker's own format and tokenizer in between."""
+"""`POST /v1/chat/completions`: messages in, a message out, through the worker's own format and tokenizer."""
 
 from __future__ import annotations
 
@@ -107,9 +107,9 @@ class ChatExchange(Exchange):
 
     def _opening(self) -> bytes:
         rest: Json = {"prompt_token_ids": self._prompt_ids(), "prompt_text": None}
-        usage = chat_replies.chunk_usage(self.usage.prompt_tokens, 0, 0 if self._tokens.marked_up else None)
         if self._always_usage:
-            rest = {"usage": usage} | rest
+            reasoning = self._choices[0].reasoning_tokens and 0
+            rest = {"usage": chat_replies.chunk_usage(self.usage.prompt_tokens, 0, reasoning)} | rest
         events = []
         for generation in self.generations:
             choice = chat_replies.role_choice(generation.index)
@@ -134,11 +134,9 @@ class ChatExchange(Exchange):
     def _step_rest(self, step: Step) -> Json:
         rest: Json = {}
         if self._always_usage:
-            reasoning = (
-                self._choices[step.generation.index].reasoning_tokens if self._tokens.marked_up else None
-            )
-            counted = step.start + len(step.ids)
-            rest["usage"] = chat_replies.chunk_usage(self.usage.prompt_tokens, counted, reasoning)
+            reasoning = self._choices[step.generation.index].reasoning_tokens
+            said = step.start + len(step.ids)
+            rest["usage"] = chat_replies.chunk_usage(self.usage.prompt_tokens, said, reasoning)
         if step.last and not self._with_usage:
             rest["system_fingerprint"] = replies.fingerprint(self._model)
         return rest
@@ -170,9 +168,8 @@ class ChatExchange(Exchange):
 
     @property
     def _reasoning_tokens(self) -> int | None:
-        if not self._tokens.marked_up:
-            return None
-        return sum(choice.reasoning_tokens for choice in self._choices)
+        counted = [choice.reasoning_tokens for choice in self._choices]
+        return None if None in counted else sum(count or 0 for count in counted)
 
 
 def chat_ids(body: ChatBody, planner: Planner, tokens: Tokens) -> tuple[list[int], bool]:

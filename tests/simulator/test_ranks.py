@@ -61,10 +61,13 @@ async def test_no_number_is_no_choice(start: Start) -> None:
 async def test_the_least_loaded_rank_is_chosen(start: Start) -> None:
     worker = await start(dp_size=3)
     slow = [asyncio.create_task(_generate(worker, [1], None, delay_ms=300)) for _ in range(3)]
-    while sum(rank.load for rank in worker.ranks) < 3:
-        await asyncio.sleep(0.001)
-    assert [rank.load for rank in worker.ranks] == [1, 1, 1]
+    for _ in range(2000):
+        loads = [rank.load for rank in worker.ranks]
+        if sum(loads) == 3:
+            break
+        await asyncio.sleep(0.005)
     await asyncio.gather(*slow)
+    assert loads == [1, 1, 1]
 
 
 async def test_sources_and_batches_name_the_rank(start: Start) -> None:
