@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+import numpy as np
 import xxhash
 
 from router.messages import TokenIds
 
 _TOKEN_BYTES = 4
+_TOKEN_TYPE = np.dtype(np.uint32)
 _FIRST_STRIDE = 8
 """Blocks hashed at first by a lazy chain; each further stride doubles."""
 
@@ -64,7 +66,12 @@ class PrefixChain:
     __slots__ = ("_block_size", "_root", "_tokens", "hashes", "length")
 
     def __init__(self, tokens: TokenIds, block_size: int, root: int, length: int | None = None) -> None:
-        """`length` bounds the chain, in blocks; at most the whole blocks of `tokens`."""
+        """`length` bounds the chain, in blocks; at most the whole blocks of `tokens`.
+
+        Raises TypeError when the tokens are not uint32: other bytes would match nothing, silently.
+        """
+        if tokens.dtype != _TOKEN_TYPE:
+            raise TypeError(f"token ids are {tokens.dtype}, not uint32")
         whole = len(tokens) // block_size
         self._tokens = tokens
         self._block_size = block_size

@@ -73,7 +73,7 @@ class PrefixIndex:
     """Blocks by prefix for any number of sources. Not thread-safe; no call blocks."""
 
     def __init__(self, hasher: PrefixHasher, max_blocks: int = 4_000_000) -> None:
-        """`max_blocks` bounds the entries (about 250 bytes each)."""
+        """`max_blocks` bounds the entries (about 200 bytes each)."""
         self._hasher = hasher
         self._max_blocks = max_blocks
         self._attention: Table = {}
@@ -130,7 +130,8 @@ class PrefixIndex:
     ) -> dict[Source, int]:
         """Usable cached tokens of a prompt by source; sources without any are absent.
 
-        At most the whole blocks of all tokens but the last, which an engine always computes.
+        At most the whole blocks of all tokens but the last, which an engine always computes. Raises TypeError
+        when the tokens are not uint32.
         """
         found: dict[Source, int] = {}
         root = self._hasher.root(cache_salt, lora)

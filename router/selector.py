@@ -77,7 +77,7 @@ class Router:
     ) -> None:
         """`seed` fixes the prefix hashes and the random choices; leave it out in production.
 
-        `max_blocks` bounds the prefix index (about 250 bytes an entry). Raises ValueError on an unknown
+        `max_blocks` bounds the prefix index (about 200 bytes an entry). Raises ValueError on an unknown
         policy.
         """
         seed = secrets.randbits(64) if seed is None else seed
@@ -128,7 +128,10 @@ class Router:
             self._serving.clear()
 
     def route(self, request: RouteRequest) -> Placement:
-        """Choose a rank and reserve a place on it; raises NoWorkerError."""
+        """Choose a rank and reserve a place on it.
+
+        Raises NoWorkerError, and TypeError when the token ids are not uint32.
+        """
         targets = self._eligible(request)
         prompt_tokens = len(request.token_ids)
         decode = request.role == "decode"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,11 @@ def test_a_chain_can_be_bounded_and_the_tokens_strided() -> None:
     assert len(whole(PrefixChain(tokens(range(100)), 4, 0, length=3))) == 3
     every_other = np.arange(200, dtype=np.uint32)[::2]
     assert whole(PrefixChain(every_other, 4, 0)) == whole(PrefixChain(every_other.copy(), 4, 0))
+
+
+def test_tokens_of_another_type_are_refused() -> None:
+    with pytest.raises(TypeError, match="int64"):
+        PrefixChain(np.arange(4, dtype=np.int64), 2, 0)  # type: ignore[arg-type]
 
 
 def test_one_token_changes_this_hash_and_all_after_it() -> None:
