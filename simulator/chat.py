@@ -32,11 +32,11 @@ class ChatExchange(Exchange):
         check_chat(body, planner.context_length)
         ids, thinking = chat_ids(body, planner, tokens)
         generations = planner.plan(ids, body.sampling(), body.vllm_xargs, body.cache_salt, 0)
-        super().__init__(engine, generations, len(ids))
+        request_id = f"chatcmpl-{header_id or body.request_id or new_id()}"
+        super().__init__(request_id, engine, generations, len(ids))
         self._request = body
         self._tokens = tokens
         self._model = model
-        self._id = f"chatcmpl-{header_id or body.request_id or new_id()}"
         with_usage, always_usage = wants_usage(body.stream_options)
         self._with_usage = with_usage or force_usage
         self._always_usage = always_usage or force_usage
@@ -60,7 +60,7 @@ class ChatExchange(Exchange):
         """The usage event."""
         if not self._with_usage:
             return b""
-        head = chat_replies.chunk_head(self._id, self.created, self._model, [])
+        head = chat_replies.chunk_head(self.request_id, self.created, self._model, [])
         usage = chat_replies.stream_usage(
             self.usage.counts(), self.usage.cached_tokens, self._created_tokens, self._reasoning_tokens
         )
@@ -74,7 +74,7 @@ class ChatExchange(Exchange):
         )
         return replies.encode(
             {
-                "id": self._id,
+                "id": self.request_id,
                 "object": "chat.completion",
                 "created": self.created,
                 "model": self._model,
@@ -93,7 +93,7 @@ class ChatExchange(Exchange):
 
     def internal_id(self, generation: Generation) -> str:
         """The engine's name for a generation."""
-        return f"{self._id}-{internal_suffix()}"
+        return f"{self.request_id}-{internal_suffix()}"
 
     def _text(self) -> ChoiceText:
         body = self._request
@@ -108,12 +108,12 @@ class ChatExchange(Exchange):
     def _opening(self) -> bytes:
         rest: Json = {"prompt_token_ids": self._prompt_ids(), "prompt_text": None}
         if self._always_usage:
-            reasoning = self._choices[0].reasoning_tokens and 0
+            reasoning = self._choices[0].reasoning_tokens
             rest = {"usage": chat_replies.chunk_usage(self.usage.prompt_tokens, 0, reasoning)} | rest
         events = []
         for generation in self.generations:
             choice = chat_replies.role_choice(generation.index)
-            head = chat_replies.chunk_head(self._id, self.created, self._model, [choice])
+            head = chat_replies.chunk_head(self.request_id, self.created, self._model, [choice])
             events.append(replies.sse(head | rest))
         return b"".join(events)
 
@@ -128,7 +128,7 @@ class ChatExchange(Exchange):
             return b""
         reason = self._finish_reason(step, streamed=True) if step.last else None
         choice = chat_replies.chunk_choice(step, fields, logprobs, reason, ids)
-        head = chat_replies.chunk_head(self._id, self.created, self._model, [choice])
+        head = chat_replies.chunk_head(self.request_id, self.created, self._model, [choice])
         return replies.sse(head | self._step_rest(step))
 
     def _step_rest(self, step: Step) -> Json:

@@ -33,11 +33,11 @@ class CompletionExchange(Exchange):
             if len(ids) >= planner.context_length:
                 raise errors.completion_too_long(planner.context_length)
             generations += planner.plan(ids, body, script, body.cache_salt, len(generations))
-        super().__init__(engine, generations, sum(map(len, prompts)))
+        request_id = f"cmpl-{header_id or body.request_id or new_id()}"
+        super().__init__(request_id, engine, generations, sum(map(len, prompts)))
         self._request = body
         self._tokens = tokens
         self._model = model
-        self._id = f"cmpl-{header_id or new_id()}"
         with_usage, always_usage = wants_usage(body.stream_options)
         self._with_usage = with_usage or force_usage
         self._always_usage = always_usage or force_usage
@@ -62,14 +62,14 @@ class CompletionExchange(Exchange):
             step.ids if with_ids else None,
             step.generation.token_ids if with_ids and first else None,
         )
-        head = replies.completion_head(self._id, self.created, self._model, [choice])
+        head = replies.completion_head(self.request_id, self.created, self._model, [choice])
         return replies.sse(head | ({"usage": replies.step_counts(step)} if self._always_usage else {}))
 
     def usage_chunk(self) -> bytes:
         """The usage event."""
         if not self._with_usage:
             return b""
-        head = replies.completion_head(self._id, self.created, self._model, [])
+        head = replies.completion_head(self.request_id, self.created, self._model, [])
         rest = {"usage": self.usage.of_stream(), "system_fingerprint": replies.fingerprint(self._model)}
         return replies.sse(head | rest)
 
@@ -86,12 +86,12 @@ class CompletionExchange(Exchange):
             )
             for step in steps
         ]
-        head = replies.completion_head(self._id, self.created, self._model, choices)
+        head = replies.completion_head(self.request_id, self.created, self._model, choices)
         return replies.completion_body(head, self._model, self.usage, self.kv_transfer_params)
 
     def internal_id(self, generation: Generation) -> str:
         """The engine's name for a generation, with the number of its prompt."""
-        return f"{self._id}-{generation.index // self._request.n}-{internal_suffix()}"
+        return f"{self.request_id}-{generation.index // self._request.n}-{internal_suffix()}"
 
     def _text(self, step: Step) -> str:
         shown = self._texts[step.generation.index].push(step)

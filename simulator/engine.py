@@ -19,6 +19,7 @@ from simulator.kv.memory import Memory
 from simulator.kv.transport import TransferError
 from simulator.legs import fetch, readable
 from simulator.metrics import Counters
+from simulator.output import Plan
 from simulator.scheduler import Batch, Job, Scheduler, decodes, prefill_tokens
 from simulator.settings import SimulatorSettings
 
@@ -105,6 +106,16 @@ class Engine:
                 self._outboxes.pop(job, None)
                 self._leave(job)
             self.wake()
+
+    def abort(self, generations: list[Generation]) -> None:
+        """End generations where they are, with the reason "abort"."""
+        wanted = set(map(id, generations))
+        for job, outbox in self._outboxes.items():
+            if id(job.generation) in wanted and not job.gone:
+                self._scheduler.drop(job)
+                job.generation.plan = Plan(job.generation.plan.ids[: job.said], "abort", None)
+                outbox.put(Step(job.generation, job.said, [], True))
+        self.wake()
 
     async def reset(self, *, preempt: bool = False) -> bool:
         """Forget every prefix; False while something runs, unless `preempt` makes it start anew."""

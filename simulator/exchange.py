@@ -85,7 +85,10 @@ class Exchange(ABC):
     the engine.
     """
 
-    def __init__(self, engine: Engine, generations: list[Generation], prompt_tokens: int) -> None:
+    def __init__(
+        self, request_id: str, engine: Engine, generations: list[Generation], prompt_tokens: int
+    ) -> None:
+        self.request_id = request_id
         self.generations = generations
         self.usage = Usage(prompt_tokens=prompt_tokens)
         self.created = int(time.time())
@@ -107,6 +110,10 @@ class Exchange(ABC):
             async for step in steps:
                 self._count(step)
         return self.whole([Step(generation, 0, generation.plan.ids, True) for generation in self.generations])
+
+    def abort(self) -> None:
+        """End the answer where it is."""
+        self._engine.abort(self.generations)
 
     def take_legs(self, parameters: TransferParameters) -> None:
         """Keep or fetch KV blocks, as the request's kv_transfer_params ask for. Raises BadParametersError."""

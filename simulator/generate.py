@@ -29,10 +29,10 @@ class GenerateExchange(Exchange):
         if len(ids) > planner.context_length:
             raise errors.generate_too_long(len(ids), planner.context_length)
         generations = planner.plan(ids, sampling, sampling.extra_args, body.cache_salt, 0)
-        super().__init__(engine, generations, len(ids))
+        request_id = f"generate-tokens-{header_id or body.request_id or new_id()}"
+        super().__init__(request_id, engine, generations, len(ids))
         self._request = body
         self._model = model
-        self._id = f"generate-tokens-{header_id or body.request_id or new_id()}"
         self._with_usage, self._always_usage = wants_usage(body.stream_options)
         self._texts = [
             ChoiceText(
@@ -52,19 +52,19 @@ class GenerateExchange(Exchange):
         self._first = False
         usage = replies.step_counts(step) if self._always_usage else None
         return replies.generate_chunk(
-            self._id, self._request.output_mode, [self._choice(step)], usage, prompt_ids
+            self.request_id, self._request.output_mode, [self._choice(step)], usage, prompt_ids
         )
 
     def usage_chunk(self) -> bytes:
         """The usage event."""
         if not self._with_usage:
             return b""
-        return replies.generate_chunk(self._id, self._request.output_mode, [], self.usage.of_stream())
+        return replies.generate_chunk(self.request_id, self._request.output_mode, [], self.usage.of_stream())
 
     def whole(self, steps: list[Step]) -> bytes:
         """The whole answer."""
         return replies.generate_body(
-            self._id,
+            self.request_id,
             self._model,
             self.created,
             self._request.output_mode,
@@ -76,7 +76,7 @@ class GenerateExchange(Exchange):
 
     def internal_id(self, generation: Generation) -> str:
         """The engine's name for a generation."""
-        return f"{self._id}-{internal_suffix()}"
+        return f"{self.request_id}-{internal_suffix()}"
 
     def _choice(self, step: Step) -> replies.Json:
         text = self._texts[step.generation.index]

@@ -26,6 +26,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     min_tokens: int | None = 0
     temperature: float | None = None
+    top_p: float | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = False
@@ -61,6 +62,7 @@ class CompletionBody(Sampling, frozen=True, kw_only=True):
 
     prompt: str | list[Any] | None = None
     model: str | None = None
+    request_id: str | None = None
     max_tokens: int | None = 16
     stream: bool | None = False
     stream_options: StreamOptions | None = None
@@ -70,6 +72,12 @@ class CompletionBody(Sampling, frozen=True, kw_only=True):
     return_tokens_as_token_ids: bool | None = False
     vllm_xargs: Script | None = None
     kv_transfer_params: Any = None
+
+
+class AbortBody(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /inference/v1/abort_requests`: ids as the answers have them."""
+
+    request_ids: list[str] | None = None
 
 
 def decode_generate(body: bytes) -> GenerateBody:
@@ -96,6 +104,14 @@ def decode_completion(body: bytes) -> CompletionBody:
         raise errors.stream_options_without_stream()
     check_sampling(request)
     return request
+
+
+def decode_abort(body: bytes) -> list[str]:
+    """Names of the requests to end. Raises ApiError."""
+    request_ids = decode(body, AbortBody).request_ids
+    if request_ids is None:
+        raise ApiError("Missing 'request_ids' in request body")
+    return request_ids
 
 
 def prompts_of(request: CompletionBody) -> list[str | list[int]]:

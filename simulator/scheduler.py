@@ -57,6 +57,11 @@ class Job:
         return self._said > 0
 
     @property
+    def said(self) -> int:
+        """Output tokens that have come out."""
+        return self._said
+
+    @property
     def settled(self) -> int:
         """Tokens of the prompt and of the output so far."""
         return self.sequence.prompt_tokens + self._said

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -21,6 +22,7 @@ from simulator.generate import GenerateExchange
 from simulator.kv import metrics as kv_metrics
 from simulator.publisher import HIGH_WATER_MARK
 from simulator.ranks import Rank, Ranks
+from simulator.rendering import Renderer
 from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
 
@@ -43,6 +45,8 @@ class Worker:
         self._settings = settings
         self._tokens = tokens
         self._planner = Planner(settings, tokens)
+        self._renderer = Renderer(self._planner, tokens, settings.model)
+        self._exchanges: dict[str, Exchange] = {}
         self._started = int(time.time())
 
     def app(self) -> web.Application:
@@ -64,6 +68,15 @@ class Worker:
         app.router.add_post("/inference/v1/generate", self._generate)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
+        for path in ("/inference/v1/abort_requests", "/abort_requests"):
+            app.router.add_post(path, self._abort)
+        for path, render in (
+            ("/tokenize", self._renderer.tokenize),
+            ("/detokenize", self._renderer.detokenize),
+            ("/v1/chat/completions/render", self._renderer.chat),
+            ("/v1/completions/render", self._renderer.completion),
+        ):
+            app.router.add_post(path, partial(self._render, render))
         return app
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
@@ -76,7 +89,7 @@ class Worker:
                 body, rank.engine, self._planner, self._tokens, self._settings.model, header_id
             )
         rank.connector.take_legs(exchange, body.kv_transfer_params)
-        return await _answer(request, exchange, stream=bool(body.stream))
+        return await self._answer(request, exchange, stream=bool(body.stream))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = requests.decode_completion(await self._body(request))
@@ -93,7 +106,7 @@ class Worker:
                 force_usage=self._settings.force_include_usage,
             )
         rank.connector.take_legs(exchange, body.kv_transfer_params)
-        return await _answer(request, exchange, stream=bool(body.stream))
+        return await self._answer(request, exchange, stream=bool(body.stream))
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = decode_chat(await self._body(request))
@@ -110,7 +123,23 @@ class Worker:
                 force_usage=self._settings.force_include_usage,
             )
         rank.connector.take_legs(exchange, body.kv_transfer_params)
-        return await _answer(request, exchange, stream=bool(body.stream))
+        return await self._answer(request, exchange, stream=bool(body.stream))
+
+    async def _answer(self, request: web.Request, exchange: Exchange, *, stream: bool) -> web.StreamResponse:
+        self._exchanges[exchange.request_id] = exchange
+        try:
+            return await _answer(request, exchange, stream=stream)
+        finally:
+            self._exchanges.pop(exchange.request_id, None)
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        for request_id in requests.decode_abort(await self._body(request)):
+            if request_id in self._exchanges:
+                self._exchanges[request_id].abort()
+        return web.Response()
+
+    async def _render(self, render: Callable[[bytes], bytes], request: web.Request) -> web.Response:
+        return _raw_json(render(await self._body(request)), 200)
 
     async def _body(self, request: web.Request) -> bytes:
         if request.content_type != "application/json":
