@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
@@ -38,8 +38,9 @@ class Planner:
     ) -> list[Generation]:
         """`sampling.n` generations for one prompt, numbered from `first`. Raises ApiError."""
         script = script or UNSCRIPTED
-        for checked in (ids, script.script_ids or []):
-            if (outside := self._tokens.first_outside(checked)) is not None:
+        scripts = [script.ids(first + offset) for offset in range(sampling.n)]
+        for checked in (ids, *scripts):
+            if (outside := self._tokens.first_outside(checked or [])) is not None:
                 raise errors.outside_vocabulary(outside)
         room = max(self.context_length - len(ids), 1)
         limits = Limits(
@@ -51,31 +52,29 @@ class Planner:
             min_tokens=sampling.min_tokens or 0,
             ignore_eos=bool(sampling.ignore_eos),
         )
-        rewrite: Callable[[int], Plan] | None = None
-        if script.script_ids is not None:
-            plan = plan_output(script.script_ids, limits, self._filler, self._tokens.bytes_of)
-        else:
-            rewrite = partial(self._plan, ids, sampling, limits)
-            plan = rewrite(0)
+        rewrite = partial(self._plan, ids, sampling, limits) if script.script_ids is None else None
         return [
             Generation(
                 index=first + offset,
                 token_ids=ids,
-                plan=plan,
+                plan=self._plan(ids, sampling, limits, 0) if said is None else self._cut(said, limits),
                 tokens_per_step=max(script.tokens_per_step or self._settings.tokens_per_step, 1),
                 step_seconds=None if script.delay_ms is None else max(script.delay_ms, 0) / 1000,
                 salt=salt,
                 rewrite=rewrite,
             )
-            for offset in range(sampling.n)
+            for offset, said in enumerate(scripts)
         ]
+
+    def _cut(self, wanted: list[int], limits: Limits) -> Plan:
+        return plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
 
     def _plan(self, ids: list[int], sampling: Sampling, limits: Limits, digest: int) -> Plan:
         """What a worker says whose memory of the prompt has this digest."""
         outputs = sampling.structured_outputs or {}
         view = read_prompt(ids, self._tokens)
         wanted = write_script(view, self._tokens, outputs.get("json"), code=code_word(digest))
-        return plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
+        return self._cut(wanted, limits)
 
 
 class Exchange(ABC):

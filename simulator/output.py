@@ -11,11 +11,20 @@ import msgspec
 class Script(msgspec.Struct, frozen=True):
     """What a request asks the worker to do, in vLLM's extra arguments (`vllm_xargs`, `extra_args`)."""
 
-    script_ids: list[int] | None = None
-    """Exactly these output ids, up to the usual limits and stops."""
+    script_ids: list[int | list[int]] | None = None
+    """Exactly these output ids, up to the usual limits and stops; or such a list for each choice."""
     tokens_per_step: int | None = None
     delay_ms: float | None = None
     """Milliseconds before each step, in place of the timing model."""
+
+    def ids(self, choice: int) -> list[int] | None:
+        """What a choice is to say; choices for which there is no list say nothing."""
+        if self.script_ids is None:
+            return None
+        lists = [entry for entry in self.script_ids if isinstance(entry, list)]
+        if lists:
+            return lists[choice] if choice < len(lists) else []
+        return [entry for entry in self.script_ids if isinstance(entry, int)]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
