@@ -208,6 +208,46 @@ def test_the_queue_counts_until_the_first_token() -> None:
     assert (stats.policy, stats.routed) == ("kv", 1)
 
 
+# Prefill and decode workers
+
+
+def test_a_decode_worker_computes_no_prompt() -> None:
+    router = router_of("d", role="decode")
+    router.apply(WorkerKey("d"), [stored([1, 2], range(100, 104))])
+    placement = router.route(request(role="decode"))
+    assert (placement.overlap_tokens, placement.best_overlap_tokens) == (0, 0)
+    (load,) = router.snapshot_stats().targets
+    assert (load.queued_tokens, load.sequences, load.context_tokens) == (0, 1, 11)
+    router.release(Release(placement.reservation))
+
+
+@pytest.mark.parametrize(
+    ("roles", "expected"),
+    [
+        (("aggregated",), False),
+        (("prefill", "decode"), True),
+        (("prefill",), True),
+        (("prefill", "aggregated"), False),
+        ((), False),
+    ],
+)
+def test_a_pair_is_preferred_where_nothing_else_is(roles: tuple[str, ...], expected: bool) -> None:
+    router = Router("kv", seed=1)
+    for role in roles:
+        router.add_worker(info(role, role=role))
+    assert router.prefers_pair(request()) is expected
+
+
+def test_where_there_are_both_the_cheaper_one_is_preferred() -> None:
+    router = Router("kv", seed=1)
+    for role in ("aggregated", "prefill", "decode"):
+        router.add_worker(info(role, role=role))
+    assert not router.prefers_pair(request())  # as many seconds
+    router.apply(WorkerKey("prefill"), [stored([1], [100, 101])])
+    assert router.prefers_pair(request())
+    assert not router.prefers_pair(request(exclude=frozenset({"prefill"})))
+
+
 def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="round_robin"):
         Router("nearest")
