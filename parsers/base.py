@@ -23,6 +23,24 @@ class Segment(NamedTuple):
     is_control: bool
 
 
+class SegmentRun(NamedTuple):
+    """Segments that always come one after another: each is tokenized alone, all are looked up at once.
+
+    A format makes a fixed number of them, of its own constant text: a tokenizer keeps them for good.
+    """
+
+    key: str
+    """Tells it from every other run and from every control token."""
+    segments: tuple[Segment, ...]
+
+    @classmethod
+    def of(cls, *segments: Segment) -> SegmentRun:
+        return cls(repr(segments), segments)
+
+
+Piece = Segment | SegmentRun
+
+
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """A chat as the encoder needs it; JSON values are kept as plain Python values."""
 
@@ -38,15 +56,24 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncodedChat(NamedTuple):
-    """Segments of a prompt, and what the output parser must know about how the prompt ends."""
+    """A prompt, and what the output parser must know about how it ends."""
 
-    segments: list[Segment]
+    pieces: list[Piece]
     thinking: bool
     """The prompt ends inside the reasoning channel."""
     uncounted_tokens: int
     """Tokens of the generation stub that a usage report leaves out."""
     tools: Sequence[Mapping[str, Any]] | None = None
     """All tools the chat declares, those in its messages too: what `OutputOptions.tools` should get."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The prompt with its runs taken apart."""
+        return [
+            segment
+            for piece in self.pieces
+            for segment in (piece.segments if isinstance(piece, SegmentRun) else (piece,))
+        ]
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):

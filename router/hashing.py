@@ -20,6 +20,8 @@ _TOKEN_BYTES = 4
 _TOKEN_TYPE = np.dtype(np.uint32)
 _FIRST_STRIDE = 8
 """Blocks hashed at first by a lazy chain; each further stride doubles."""
+_MAX_CHAINS = 8
+"""Chains that a memo keeps: one for each block size and cache salt."""
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("token buffers are little-endian uint32; this machine is big-endian")
@@ -60,12 +62,44 @@ class PrefixHasher:
         return xxhash.xxh3_64_intdigest(b"%d:%b%b" % (len(salt), salt, adapter), self._seed)
 
 
+class HashMemo:
+    """What has been hashed of a prompt, for the next look-up of it or of a prompt that goes on from it."""
+
+    __slots__ = ("_chains",)
+
+    def __init__(self) -> None:
+        self._chains: dict[tuple[int, int], list[int]] = {}
+
+    def chain(self, block_size: int, root: int) -> list[int]:
+        """The hashes known so far, from the first block on; the caller appends to them."""
+        known = self._chains.get((block_size, root))
+        if known is None:
+            if len(self._chains) >= _MAX_CHAINS:
+                self._chains.pop(next(iter(self._chains)))
+            known = self._chains[block_size, root] = []
+        return known
+
+    def fork(self, tokens: int) -> HashMemo:
+        """A memo of its own for a prompt that shares the first `tokens` tokens."""
+        fork = HashMemo()
+        for (block_size, root), known in list(self._chains.items()):
+            fork._chains[block_size, root] = known[: tokens // block_size]
+        return fork
+
+
 class PrefixChain:
     """The lazy chain of one prompt at one block size."""
 
-    __slots__ = ("_block_size", "_root", "_tokens", "hashes", "length")
+    __slots__ = ("_block_size", "_known", "_root", "_tokens", "hashes", "length")
 
-    def __init__(self, tokens: TokenIds, block_size: int, root: int, length: int | None = None) -> None:
+    def __init__(
+        self,
+        tokens: TokenIds,
+        block_size: int,
+        root: int,
+        length: int | None = None,
+        memo: HashMemo | None = None,
+    ) -> None:
         """`length` bounds the chain, in blocks; at most the whole blocks of `tokens`.
 
         Raises TypeError when the tokens are not uint32: other bytes would match nothing, silently.
@@ -79,6 +113,7 @@ class PrefixChain:
         self.length = whole if length is None else min(length, whole)
         self.hashes: list[int] = []
         """What is hashed so far; entry i names the first i + 1 blocks."""
+        self._known = self.hashes if memo is None else memo.chain(block_size, root)
 
     def grow(self) -> bool:
         """Hash another stride of blocks, as many as are there already; False when the chain was complete."""
@@ -86,7 +121,13 @@ class PrefixChain:
         if done >= self.length:
             return False
         upto = min(self.length, max(2 * done, _FIRST_STRIDE))
-        part = self._tokens[done * self._block_size : upto * self._block_size].tobytes()
-        parent = self.hashes[-1] if done else self._root
-        self.hashes += extend_hashes(parent, part, self._block_size)
+        if len(self._known) < upto:
+            self._hash(len(self._known), upto)
+        if self._known is not self.hashes:
+            self.hashes += self._known[done:upto]
         return True
+
+    def _hash(self, start: int, stop: int) -> None:
+        part = self._tokens[start * self._block_size : stop * self._block_size].tobytes()
+        parent = self._known[-1] if start else self._root
+        self._known += extend_hashes(parent, part, self._block_size)

@@ -21,7 +21,7 @@ from itertools import islice
 import msgspec
 
 from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
-from router.hashing import PrefixChain, PrefixHasher, extend_hashes
+from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
 from router.hits import Depth, contiguous, satisfying_all
 from router.holdings import (
     ATTENTION,
@@ -126,7 +126,11 @@ class PrefixIndex:
             self._evict()
 
     def find(
-        self, tokens: TokenIds, cache_salt: str | None = None, lora: str | None = None
+        self,
+        tokens: TokenIds,
+        cache_salt: str | None = None,
+        lora: str | None = None,
+        memo: HashMemo | None = None,
     ) -> dict[Source, int]:
         """Usable cached tokens of a prompt by source; sources without any are absent.
 
@@ -139,7 +143,7 @@ class PrefixIndex:
             limit = (len(tokens) - 1) // block_size
             if limit < 1 or not mask:
                 continue
-            chain = PrefixChain(tokens, block_size, root, limit)
+            chain = PrefixChain(tokens, block_size, root, limit, memo)
             for depth, members in self._usable(chain, block_size, mask):
                 usable = depth * block_size
                 for source in self._members(members):

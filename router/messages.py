@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from router.hashing import HashMemo
 
 TokenIds = NDArray[np.uint32]
 
@@ -31,6 +34,16 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     dp_ranks: int = 1
     max_num_seqs: int | None = None
     labels: Mapping[str, str] = {}
+    pool: str = ""
+    """Workers of one pool take the same token ids for the same prompt, and hand KV caches to each other."""
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """A prompt as the workers of some pools take it."""
+
+    pools: frozenset[str]
+    token_ids: TokenIds
+    hashes: HashMemo | None = None
 
 
 class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +59,12 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only workers of this role are eligible."""
     exclude: frozenset[str] = frozenset()
     """Workers that already failed this request."""
+    hashes: HashMemo | None = None
+    """What was hashed of this prompt's beginning before; a router in another process does without."""
+    pools: frozenset[str] | None = None
+    """Only workers of these pools are eligible; None for all."""
+    variants: Sequence[Variant] = ()
+    """Where pools differ in encoding: the prompt by pool, instead of `token_ids` and `pools`."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +76,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Prompt tokens that the router expects the worker to hold."""
     best_overlap_tokens: int
     """The largest such number among the eligible workers."""
+    pool: str = ""
+    """The pool of the target."""
 
 
 class FirstToken(msgspec.Struct, frozen=True):

@@ -23,7 +23,10 @@ from router.messages import (
     WorkerInfo,
     WorkerKey,
 )
-from router.policy import Overlaps, Target, make_policy
+from router.policy import Target, make_policy
+from router.variants import Found, eligible_pools, find_overlaps, without_overlaps
+
+_NOTHING = Found({}, 0)
 
 
 class TargetStats(msgspec.Struct, frozen=True):
@@ -89,8 +92,8 @@ class Router:
         self._loads = LoadBook()
         self._workers: dict[str, _Worker] = {}
         self._targets: dict[WorkerKey, Target] = {}
-        self._serving: dict[tuple[str, str], list[Target]] = {}
-        """Available targets by (model, role), filled on demand; emptied when the fleet changes."""
+        self._serving: dict[tuple[str, Role, frozenset[str] | None], list[Target]] = {}
+        """Available targets by (model, role, pools), filled on demand; emptied when the fleet changes."""
         self._routed = 0
         self._refused = 0
         self._ignored_events = 0
@@ -133,20 +136,19 @@ class Router:
         Raises NoWorkerError, and TypeError when the token ids are not uint32.
         """
         targets = self._eligible(request)
-        prompt_tokens = len(request.token_ids)
         decode = request.role == "decode"
         # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
-        overlaps = {} if decode else self._index.find(request.token_ids, request.cache_salt, request.lora)
-        target = self._policy.choose(targets, overlaps, prompt_tokens)
+        found = without_overlaps(request) if decode else find_overlaps(self._index, request, targets)
+        target = self._policy.choose(targets, found.overlaps, found.prompt_tokens)
         self._routed += 1
         target.last_used = self._routed
-        overlap = overlaps.get(target.source, 0)
-        best = max(overlaps.get(other.source, 0) for other in targets) if overlaps else 0
+        prompt_tokens, overlap = found.tokens(target), found.overlap(target)
         return Placement(
             reservation=self._loads.reserve(target.load, prompt_tokens, prompt_tokens if decode else overlap),
             target=target.key,
             overlap_tokens=overlap,
-            best_overlap_tokens=best,
+            best_overlap_tokens=found.best_overlap(targets),
+            pool=target.info.pool,
         )
 
     def prefers_pair(self, request: RouteRequest) -> bool:
@@ -161,10 +163,9 @@ class Router:
         aggregated = self._unexcluded(request, "aggregated")
         if not (prefill and decode and aggregated):
             return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
-        overlaps = self._index.find(request.token_ids, request.cache_salt, request.lora)
-        uncached = len(request.token_ids)
-        pair = self._cheapest(prefill, overlaps, uncached) + self._cheapest(decode, {}, 0)
-        return pair < self._cheapest(aggregated, overlaps, uncached)
+        found = find_overlaps(self._index, request, [*prefill, *aggregated])
+        pair = self._cheapest(prefill, found) + self._cheapest(decode, _NOTHING)
+        return pair < self._cheapest(aggregated, found)
 
     def first_token(self, message: FirstToken) -> None:
         """The prefill of a reservation is over."""
@@ -208,36 +209,48 @@ class Router:
             ],
         )
 
-    def _cheapest(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> float:
+    def _cheapest(self, targets: Sequence[Target], found: Found) -> float:
         return min(
-            self._cost.seconds(target.load, max(prompt_tokens - overlaps.get(target.source, 0), 0))
+            self._cost.seconds(
+                target.load, max(found.prompt_tokens - found.overlaps.get(target.source, 0), 0)
+            )
             for target in targets
         )
 
     def _unexcluded(self, request: RouteRequest, role: Role) -> Sequence[Target]:
-        targets: Sequence[Target] = self._available(request.model, role)
+        targets: Sequence[Target] = self._available(request.model, role, eligible_pools(request))
         if request.exclude:
             targets = [target for target in targets if target.key.worker not in request.exclude]
         return targets
 
     def _eligible(self, request: RouteRequest) -> Sequence[Target]:
         targets = self._unexcluded(request, request.role)
+        if request.role == "decode":
+            targets = self._with_prefill(request, targets)
         if not targets:
             self._refused += 1
             raise NoWorkerError(self._reasons(request))
         return [target for target in targets if target.load.sequences < target.capacity] or targets
 
-    def _available(self, model: str, role: Role) -> list[Target]:
-        targets = self._serving.get((model, role))
+    def _with_prefill(self, request: RouteRequest, targets: Sequence[Target]) -> Sequence[Target]:
+        """Of several pools, those where a prefill worker is up too: a KV cache never leaves its pool."""
+        if len({target.info.pool for target in targets}) < 2:
+            return targets
+        pools = {target.info.pool for target in self._unexcluded(request, "prefill")}
+        return [target for target in targets if target.info.pool in pools]
+
+    def _available(self, model: str, role: Role, pools: frozenset[str] | None) -> list[Target]:
+        targets = self._serving.get((model, role, pools))
         if targets is None:
             targets = [
                 target
                 for worker in self._workers.values()
                 if worker.available and worker.info.role == role and model in worker.info.models
+                if pools is None or worker.info.pool in pools
                 for target in worker.targets
             ]
             if targets:
-                self._serving[model, role] = targets
+                self._serving[model, role, pools] = targets
         return targets
 
     def _reasons(self, request: RouteRequest) -> str:
@@ -250,6 +263,9 @@ def _reason(worker: _Worker, request: RouteRequest) -> str:
     """Why a worker that was left out was left out."""
     if request.model not in worker.info.models:
         return f"does not serve {request.model!r}"
+    pools = eligible_pools(request)
+    if pools is not None and worker.info.pool not in pools:
+        return f"its pool is {worker.info.pool!r}, not one of {', '.join(sorted(pools))}"
     if worker.info.role != request.role:
         return f"its role is {worker.info.role!r}, not {request.role!r}"
     if not worker.available:

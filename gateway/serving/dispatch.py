@@ -12,7 +12,7 @@ from gateway.handoff.base import Handoff, HandoffError
 from gateway.serving.generation import GenerationFactory
 from gateway.serving.inflight import InFlight
 from gateway.telemetry.metrics import Metrics
-from gateway.tokens.tokenizer import EncodedPrompt
+from gateway.tokens.prompts import EncodedPrompt
 from router.messages import NoWorkerError, Placement, Role, RouteRequest
 from router.selector import Router
 
@@ -164,6 +164,7 @@ def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest
         request_id=job.request_id,
         model=job.model,
         token_ids=job.prompt.ids,
+        hashes=job.prompt.hashes,
         role=role,
         cache_salt=job.cache_salt,
         max_tokens=job.max_tokens,

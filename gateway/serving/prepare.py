@@ -14,12 +14,10 @@ from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
 from gateway.serving.request import Fields
 from gateway.serving.stops import StopMatcher
-from gateway.tokens.tokenizer import EncodedPrompt, Tokenizer, TokenizerError
-from parsers.base import Chat, FormatError, ModelFormat, OutputOptions, OutputParser, Segment
+from gateway.tokens.prompts import EncodedPrompt
+from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
+from parsers.base import Chat, FormatError, ModelFormat, OutputOptions, OutputParser, Piece, Segment
 from parsers.plain import PlainFormat
-
-OFF_LOOP_CHARS = 16_000
-"""Text longer than this is tokenized in a thread: 16,000 characters cost about a millisecond."""
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -70,7 +68,7 @@ class Preparer:
             encoded = self._format.encode(chat)
         except FormatError as error:
             raise bad_request(str(error), error.param) from None
-        prompt = await self._encode(encoded.segments)
+        prompt = await self._encode(encoded.pieces)
         options = OutputOptions(
             thinking=encoded.thinking,
             tools=encoded.tools,
@@ -102,11 +100,11 @@ class Preparer:
             return self._plain.parser(OutputOptions(thinking=False), detokenizer)
         return self._format.parser(prepared.options, detokenizer)
 
-    async def _encode(self, segments: Sequence[Segment]) -> EncodedPrompt:
-        if sum(len(segment.text) for segment in segments) <= OFF_LOOP_CHARS:
-            return self._tokenizer.encode_segments(segments)
+    async def _encode(self, pieces: Sequence[Piece]) -> EncodedPrompt:
+        if not is_long(pieces):
+            return self._tokenizer.encode_segments(pieces)
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._tokenizer.encode_segments, segments)
+        return await loop.run_in_executor(self._thread, self._tokenizer.encode_segments, pieces)
 
     async def _completion_prompt(self, prompt: Any) -> EncodedPrompt:
         if isinstance(prompt, str):

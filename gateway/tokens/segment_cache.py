@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
-from parsers.base import Segment
+from parsers.base import Piece
 
 ENTRY_OVERHEAD_BYTES = 300
 """What an entry costs beside its text, ids and JSON: measured, for the dictionary node and object headers."""
@@ -46,21 +46,22 @@ class SegmentCache:
     def __repr__(self) -> str:
         return f"<SegmentCache {len(self)} segments, {self.bytes_used} of {self.max_bytes} bytes>"
 
-    def find(self, segments: Sequence[Segment]) -> list[EncodedSegment | None]:
-        """What is known of each segment, in order; None is a miss."""
+    def find(self, pieces: Sequence[Piece]) -> list[EncodedSegment | None]:
+        """What is known of each piece, in order; None is a miss."""
         pinned, entries = self._pinned.get, self._entries.get
-        found = [pinned(text) if is_control else entries(text) for text, is_control in segments]
+        # Of a piece that is no ordinary text, a control segment or a run, the second member is true.
+        found = [pinned(text) if is_fixed else entries(text) for text, is_fixed in pieces]
         misses = found.count(None)
         self.misses += misses
         self.hits += len(found) - misses
         if self.bytes_used > self.max_bytes // 2:
             # Only a cache that fills up must know what was used last.
-            self._touch(segments, found)
+            self._touch(pieces, found)
         return found
 
-    def pin(self, text: str, entry: EncodedSegment) -> None:
-        """Keep a control segment's entry for good: they are few."""
-        self._pinned[text] = entry
+    def pin(self, key: str, entry: EncodedSegment) -> None:
+        """Keep the entry of a control segment or a run for good: they are few."""
+        self._pinned[key] = entry
 
     def put(self, text: str, entry: EncodedSegment) -> None:
         """Keep an entry, unless it alone would take more than a quarter of the cache."""
@@ -75,10 +76,10 @@ class SegmentCache:
             while self.bytes_used > self.max_bytes:
                 self.bytes_used -= self._size(*self._entries.popitem(last=False))
 
-    def _touch(self, segments: Sequence[Segment], found: Sequence[EncodedSegment | None]) -> None:
+    def _touch(self, pieces: Sequence[Piece], found: Sequence[EncodedSegment | None]) -> None:
         with self._lock:
-            for (text, is_control), entry in zip(segments, found, strict=True):
-                if not is_control and entry is not None and text in self._entries:
+            for (text, is_fixed), entry in zip(pieces, found, strict=True):
+                if not is_fixed and entry is not None and text in self._entries:
                     self._entries.move_to_end(text)
 
     @staticmethod

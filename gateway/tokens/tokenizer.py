@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.tokens.detokenizer import IncrementalDetokenizer, TokenTable
+from gateway.tokens.prefixes import Prefixes
+from gateway.tokens.prompts import EncodedPrompt, speller
 from gateway.tokens.segment_cache import EncodedSegment, SegmentCache
-from parsers.base import ModelFormat, Segment, Vocabulary
+from parsers.base import ModelFormat, Piece, Segment, SegmentRun, Vocabulary
 
 FILE_NAME = "tiktoken.model"
 DEFAULT_CACHE_BYTES = 256 * 1024 * 1024
-# Making JSON holds the GIL: in pieces, another thread gets its turn within a millisecond or so.
-_JSON_CHUNK = 16_384
+LONG_CHARS = 16_000
+"""More text than this is worth keeping joined, and a thread: it costs about a millisecond to tokenize."""
+_ENCODE_IDS = msgspec.json.Encoder().encode
 
 
 class TokenizerError(Exception):
     """A tokenizer cannot be loaded, or was asked for ids that it does not have."""
-
-
-class EncodedPrompt(NamedTuple):
-    """A prompt's token ids, in the two forms that its way to a worker needs."""
-
-    ids: NDArray[np.uint32]
-    ids_json: bytes
-    """The ids in decimal, comma-joined, without brackets."""
 
 
 class Tokenizer:
@@ -38,6 +33,8 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary, cache_bytes: int = DEFAULT_CACHE_BYTES) -> None:
         self.vocabulary = vocabulary
         self.cache = SegmentCache(cache_bytes)
+        self.prefixes = Prefixes(cache_bytes // 2)
+        self._speller = speller(vocabulary.size)
         self._table = TokenTable(vocabulary.token_bytes())
 
     @classmethod
@@ -61,14 +58,18 @@ class Tokenizer:
         except ValueError as error:
             raise TokenizerError(f"{path} is not a vocabulary of {model_format.name}: {error}") from error
 
-    def encode_segments(self, segments: Sequence[Segment]) -> EncodedPrompt:
+    def encode_segments(self, pieces: Sequence[Piece]) -> EncodedPrompt:
         """Ids of a prompt; each segment is encoded alone.
 
-        Raises TokenizerError for a control segment that the vocabulary does not have.
+        A long one is kept joined, and goes on from what is kept. Raises TokenizerError for a control segment
+        that the vocabulary does not have.
         """
-        found = self.cache.find(segments)
-        parts = [part or self._encode(*segment) for part, segment in zip(found, segments, strict=True)]
-        return _join(parts)
+        if not is_long(pieces):
+            parts = self._parts(pieces)
+            ids = b"".join([part[0] for part in parts])
+            return EncodedPrompt(np.frombuffer(ids, dtype=np.uint32), [part[1] for part in parts])
+        found, shared = self.prefixes.find(pieces)
+        return self.prefixes.join(found, shared, pieces, self._parts(pieces[shared:]))
 
     def encode_text(self, text: str) -> NDArray[np.uint32]:
         """Ids of plain text, as a completion's prompt is: control spellings in it stay text."""
@@ -81,7 +82,8 @@ class Tokenizer:
             raise TokenizerError("a token id is not an integer")
         if len(ids) and not (min(ids) >= 0 and max(ids) < size):
             raise TokenizerError(f"a token id is outside 0..{size - 1}")
-        return _join([_segment_of(ids)])
+        part = self._entry(ids)
+        return EncodedPrompt(np.frombuffer(part.ids, dtype=np.uint32), part.json)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of ids, control tokens as they are spelled, bytes that are no character as U+FFFD."""
@@ -92,30 +94,40 @@ class Tokenizer:
         """A new detokenizer for one stream."""
         return IncrementalDetokenizer(self._table)
 
-    def _encode(self, text: str, is_control: bool) -> EncodedSegment:
+    def _parts(self, pieces: Sequence[Piece]) -> list[EncodedSegment]:
+        found = self.cache.find(pieces)
+        return [part or self._encode(piece) for part, piece in zip(found, pieces, strict=True)]
+
+    def _encode(self, piece: Piece) -> EncodedSegment:
+        if isinstance(piece, SegmentRun):
+            parts = self._parts(piece.segments)
+            run = EncodedSegment(b"".join(part.ids for part in parts), b",".join(part.json for part in parts))
+            self.cache.pin(piece.key, run)
+            return run
+        text, is_control = piece
         if not is_control:
-            part = _segment_of(self.vocabulary.encode_text(text))
+            part = self._entry(self.vocabulary.encode_text(text))
             self.cache.put(text, part)
             return part
         try:
-            part = _segment_of([self.vocabulary.control_id(text)])
+            part = self._entry([self.vocabulary.control_id(text)])
         except KeyError:
             raise TokenizerError(f"the vocabulary has no control token {text}") from None
         self.cache.pin(text, part)
         return part
 
-
-def _segment_of(ids: Sequence[int]) -> EncodedSegment:
-    array = np.asarray(ids, dtype=np.uint32)
-    chunks = (array[start : start + _JSON_CHUNK] for start in range(0, len(array), _JSON_CHUNK))
-    return EncodedSegment(
-        array.tobytes(), b",".join(msgspec.json.encode(chunk.tolist())[1:-1] for chunk in chunks)
-    )
+    def _entry(self, ids: Sequence[int]) -> EncodedSegment:
+        if isinstance(ids, np.ndarray):
+            return EncodedSegment(ids.tobytes(), self._speller.spell(ids))
+        return EncodedSegment(array("I", ids).tobytes(), _ENCODE_IDS(ids)[1:-1])
 
 
-def _join(parts: Sequence[EncodedSegment]) -> EncodedPrompt:
-    # By index, which is faster than by name: prompts of ten thousand segments are common.
-    ids = b"".join([part[0] for part in parts])
-    return EncodedPrompt(
-        np.frombuffer(ids, dtype=np.uint32), b",".join([part[1] for part in parts if part[1]])
-    )
+def is_long(pieces: Sequence[Piece]) -> bool:
+    """Whether a prompt's text has more than LONG_CHARS characters."""
+    characters = 0
+    for text, is_fixed in pieces:
+        if not is_fixed:
+            characters += len(text)
+            if characters > LONG_CHARS:
+                return True
+    return False

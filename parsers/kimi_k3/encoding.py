@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
-from parsers.base import Chat, EncodedChat, FormatError, Segment
+from parsers.base import Chat, EncodedChat, FormatError, Segment, SegmentRun
 from parsers.kimi_k3.effort import Thinking, resolve_thinking
-from parsers.kimi_k3.markers import CLOSE, END_OF_MSG, OPEN, SEP, escape_attribute
+from parsers.kimi_k3.prompt import END_MESSAGE, Prompt, closing, opening
 from parsers.kimi_k3.tool_history import (
     Call,
     Message,
@@ -60,68 +58,28 @@ _SCHEMA = "\nThe JSON data must match the following schema:\n"
 # `developer` is what newer OpenAI clients call a system message.
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
-_OPEN, _CLOSE, _SEP, _END = (Segment(marker, True) for marker in (OPEN, CLOSE, SEP, END_OF_MSG))
-_EQUALS, _QUOTE = Segment('="', False), Segment('"', False)
-
-
-# The same few tags make up every prompt.
-@lru_cache(maxsize=4_096)
-def _opening(name: str, attributes: tuple[tuple[str, str], ...]) -> tuple[Segment, ...]:
-    """An opening tag. Each attribute is four segments, three when its value is empty."""
-    segments = [_OPEN, Segment(name, False)]
-    for key, value in attributes:
-        escaped = [Segment(escape_attribute(value), False)] if value else []
-        segments += (Segment(" " + key, False), _EQUALS, *escaped, _QUOTE)
-    return (*segments, _SEP)
-
-
-@lru_cache
-def _closing(name: str) -> tuple[Segment, ...]:
-    return (_CLOSE, Segment(name, False), _SEP)
-
-
-_END_OF_MESSAGE = (*_closing("message"), _END)
-
-
-class Prompt:
-    """The segments of a prompt under construction."""
-
-    def __init__(self) -> None:
-        self.segments: list[Segment] = []
-
-    def text(self, text: str) -> None:
-        if text:
-            self.segments.append(Segment(text, False))
-
-    def open(self, name: str, *attributes: tuple[str, str]) -> None:
-        self.segments += _opening(name, attributes)
-
-    def close(self, name: str) -> None:
-        self.segments += _closing(name)
-
-    def end_message(self) -> None:
-        self.segments += _END_OF_MESSAGE
-
-    def element(self, name: str, text: str, *attributes: tuple[str, str]) -> None:
-        self.open(name, *attributes)
-        self.text(text)
-        self.close(name)
-
-    def note(self, kind: str, text: str) -> None:
-        """A system message that the encoder itself writes."""
-        self.open("message", ("role", "system"), ("type", kind))
-        self.text(text)
-        self.end_message()
-
-    def image(self, width: int, height: int) -> None:
-        """An image's place; the size is that of the original in pixels."""
-        self.segments += (
-            Segment("<|media_begin|>", True),
-            Segment(f"image {width}x{height}", False),
-            Segment("<|media_content|>", True),
-            Segment("<|media_pad|>", True),
-            Segment("<|media_end|>", True),
-        )
+# What is the same wherever it comes, in as few runs as may be.
+_OPENINGS = {role: SegmentRun.of(*opening("message", role=role)) for role in ("system", "user", "assistant")}
+_NOTES = {
+    kind: SegmentRun.of(*opening("message", role="system", type=kind))
+    for kind in ("tool-declare", "tool-choice", "response-format")
+}
+_EFFORTS = {
+    effort: SegmentRun.of(
+        *opening("message", role="system", type="thinking-effort"),
+        Segment(_EFFORT.format(effort), False),
+        *END_MESSAGE,
+    )
+    for effort in ("low", "high", "max")
+}
+_THINK, _RESPONSE = SegmentRun.of(*opening("think")), SegmentRun.of(*opening("response"))
+_ASSISTANT_THINK = SegmentRun.of(*opening("message", role="assistant"), *opening("think"))
+_ASSISTANT_RESPONSE = SegmentRun.of(*opening("message", role="assistant"), *opening("response"))
+_THINK_TO_RESPONSE = SegmentRun.of(*closing("think"), *opening("response"))
+_END_AFTER_RESPONSE = SegmentRun.of(*closing("response"), *END_MESSAGE)
+_RESPONSE_TO_TOOLS = SegmentRun.of(*closing("response"), *opening("tools"))
+_END_AFTER_TOOLS = SegmentRun.of(*closing("tools"), *END_MESSAGE)
+_JSON = SegmentRun.of(*opening("json", type="object"))
 
 
 def encode_chat(chat: Chat, revision: Revision = "b") -> EncodedChat:
@@ -142,68 +100,100 @@ class _Encoder:
         self._revision = revision
         self._prompt = Prompt()
         self._thinking: Thinking = resolve_thinking(chat)
+        self._tools: list[Any] = list(chat.tools or ())
         self._calls: list[Call] = []
+        """Of the last assistant message: what tool results answer."""
         self._results_seen = 0
-        messages = [
-            (place, message) for place, message in enumerate(chat.messages) if self._keeps(place, message)
-        ]
-        last = messages[-1] if messages else None
-        self._partial = last if last and last[1]["role"] == "assistant" and last[1].get("partial") else None
-        self._messages = messages[:-1] if self._partial else messages
-        self._tools = [
-            *(chat.tools or ()),
-            *(tool for _, message in messages for tool in _own_tools(message)),
-        ]
 
     def encode(self) -> EncodedChat:
-        prompt = self._prompt
         if self._chat.tools:
-            prompt.note("tool-declare", _TOOLS + _fenced(self._chat.tools))
+            self._note("tool-declare", _TOOLS + _fenced(self._chat.tools))
         if self._thinking.effort:
-            prompt.note("thinking-effort", _EFFORT.format(self._thinking.effort))
-        for is_tool, group in groupby(self._messages, lambda numbered: numbered[1]["role"] == "tool"):
-            if is_tool:
-                self._results(list(group))
-            else:
-                for place, message in group:
-                    self._message(place, message)
+            self._prompt.fixed(_EFFORTS[self._thinking.effort])
+        partial = self._partial()
+        self._conversation(self._chat.messages[: partial[0]] if partial else self._chat.messages)
         self._closing_notes()
-        return self._open_answer()
+        return self._ask(partial)
 
-    def _keeps(self, place: int, message: object) -> bool:
-        role = message.get("role") if isinstance(message, Mapping) else None
-        if isinstance(role, str) and role in _ROLES:
-            return True
-        if self._revision == "a":
-            return False
+    def _partial(self) -> Numbered | None:
+        """The last message, if the answer goes on from it."""
+        for place, message in reversed(list(enumerate(self._chat.messages))):
+            if role := self._role(place, message):
+                return (place, message) if role == "assistant" and message.get("partial") else None
+        return None
+
+    def _conversation(self, messages: Sequence[Message]) -> None:
+        results: list[Numbered] = []
+        for place, message in enumerate(messages):
+            role = self._role(place, message)
+            if role == "tool":
+                results.append((place, message))
+                continue
+            if results:
+                self._results(results)
+                results = []
+            if role == "assistant":
+                self._assistant(place, message)
+            elif role:
+                self._told(role, place, message)
+        if results:
+            self._results(results)
+
+    def _role(self, place: int, message: object) -> str | None:
+        """The role that the prompt names; None for a message that is left out."""
+        try:
+            return _ROLES[message["role"]]  # type: ignore[index]
+        except (KeyError, TypeError):
+            if self._revision == "a":
+                return None
         if not isinstance(message, Mapping):
             raise FormatError("a message is not an object", f"messages[{place}]")
-        raise FormatError(f"{role!r} is not a role of a message", f"messages[{place}].role")
+        raise FormatError(f"{message.get('role')!r} is not a role of a message", f"messages[{place}].role")
 
-    def _message(self, place: int, message: Message) -> None:
-        role = _ROLES[message["role"]]
-        if role == "assistant":
-            self._assistant(place, message)
-        elif role == "system" and message.get("tools"):
-            self._prompt.note("tool-declare", _MORE_TOOLS + _fenced(message["tools"]))
-        else:
-            self._open_message(role, message)
-            self._content(place, message)
-            self._prompt.end_message()
+    def _told(self, role: str, place: int, message: Message) -> None:
+        """A system or a user message."""
+        if role == "system" and message.get("tools"):
+            self._note("tool-declare", _MORE_TOOLS + _fenced(message["tools"]))
+            self._tools += _own_tools(message)
+            return
+        self._open_message(role, message)
+        self._content(place, message)
+        self._prompt.end_message()
+
+    def _note(self, kind: str, text: str) -> None:
+        """A system message that the encoder itself writes."""
+        self._prompt.fixed(_NOTES[kind])
+        self._prompt.text(text)
+        self._prompt.end_message()
 
     def _open_message(self, role: str, message: Message) -> None:
-        name = message.get("name")
-        self._prompt.open("message", ("role", role), *([("name", str(name))] if name else []))
+        if name := message.get("name"):
+            self._prompt.open("message", ("role", role), ("name", str(name)))
+        else:
+            self._prompt.fixed(_OPENINGS[role])
 
     def _assistant(self, place: int, message: Message) -> None:
-        self._open_message("assistant", message)
+        self._open_answer(message)
         if self._thinking.on:
-            self._prompt.element("think", self._reasoning(place, message))
-        self._prompt.open("response")
+            self._prompt.text(self._reasoning(place, message))
+            self._prompt.fixed(_THINK_TO_RESPONSE)
         self._content(place, message)
-        self._prompt.close("response")
-        self._tool_calls(place, message)
-        self._prompt.end_message()
+        self._results_seen = 0
+        if message.get("tool_calls"):
+            self._prompt.fixed(_RESPONSE_TO_TOOLS)
+            self._tool_calls(place, message)
+            self._prompt.fixed(_END_AFTER_TOOLS)
+        else:
+            self._calls = []
+            self._prompt.fixed(_END_AFTER_RESPONSE)
+
+    def _open_answer(self, message: Message) -> None:
+        """An assistant message with its first channel."""
+        if message.get("name"):
+            self._open_message("assistant", message)
+            self._prompt.fixed(_THINK if self._thinking.on else _RESPONSE)
+        else:
+            self._prompt.fixed(_ASSISTANT_THINK if self._thinking.on else _ASSISTANT_RESPONSE)
 
     def _reasoning(self, place: int, message: Message) -> str:
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
@@ -214,23 +204,22 @@ class _Encoder:
     def _tool_calls(self, place: int, message: Message) -> None:
         calls = read_calls(message, place)
         self._calls = [call for call, _ in calls]
-        self._results_seen = 0
-        if not calls:
-            return
-        self._prompt.open("tools")
         for index, (call, arguments) in enumerate(calls, 1):
             self._prompt.open("call", ("tool", call.name), ("index", str(index)))
             self._arguments(arguments)
             self._prompt.close("call")
-        self._prompt.close("tools")
 
     def _arguments(self, arguments: object) -> None:
         parsed = parse_arguments(arguments, self._revision)
         if isinstance(parsed, str):
-            self._prompt.element("json", parsed, ("type", "object"))
+            self._prompt.fixed(_JSON)
+            self._prompt.text(parsed)
+            self._prompt.close("json")
             return
         for key, kind, text in parsed:
-            self._prompt.element("argument", text, ("key", key), ("type", kind))
+            self._prompt.open("argument", ("key", key), ("type", kind))
+            self._prompt.text(text)
+            self._prompt.close("argument")
 
     def _results(self, run: Sequence[Numbered]) -> None:
         for place, message, name in order_results(run, self._calls, self._results_seen):
@@ -241,14 +230,13 @@ class _Encoder:
 
     def _content(self, place: int, message: Message) -> None:
         content = message.get("content")
-        param = f"messages[{place}].content"
         if isinstance(content, str):
             self._prompt.text(content)
         elif isinstance(content, Sequence):
             for number, part in enumerate(content):
-                self._part(part, f"{param}[{number}]")
+                self._part(part, f"messages[{place}].content[{number}]")
         elif content is not None:
-            raise FormatError("content is neither a string nor a list of parts", param)
+            raise FormatError("content is neither a string nor a list of parts", f"messages[{place}].content")
 
     def _part(self, part: object, param: str) -> None:
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -264,42 +252,40 @@ class _Encoder:
     def _closing_notes(self) -> None:
         choice = self._chat.tool_choice
         if self._tools and isinstance(choice, str) and choice in _TOOL_CHOICE:
-            self._prompt.note("tool-choice", _TOOL_CHOICE[choice])
+            self._note("tool-choice", _TOOL_CHOICE[choice])
         wanted = self._chat.response_format
         kind = wanted.get("type") if isinstance(wanted, Mapping) else None
         if wanted and kind in ("json_object", "json_schema"):
             schema = _SCHEMA + _fenced(_schema_of(wanted)) if kind == "json_schema" else ""
-            self._prompt.note("response-format", _RESPONSE_FORMAT.format(kind) + schema)
+            self._note("response-format", _RESPONSE_FORMAT.format(kind) + schema)
 
-    def _open_answer(self) -> EncodedChat:
+    def _ask(self, partial: Numbered | None) -> EncodedChat:
+        """The end of the prompt: where the model goes on."""
         thinking, uncounted = self._thinking.on, 0
-        if self._partial:
-            thinking = self._continue(*self._partial)
+        if partial:
+            thinking = self._continue(*partial)
         elif self._chat.template_kwargs.get("add_generation_prompt", True):
-            self._prompt.open("message", ("role", "assistant"))
-            self._prompt.open("think" if thinking else "response")
+            self._prompt.fixed(_ASSISTANT_THINK if thinking else _ASSISTANT_RESPONSE)
             uncounted = STUB_TOKENS
-        return EncodedChat(self._prompt.segments, thinking, uncounted, self._tools or None)
+        return EncodedChat(self._prompt.pieces, thinking, uncounted, self._tools or None)
 
     def _continue(self, place: int, message: Message) -> bool:
         """An answer that goes on from a given beginning; true when that ends inside the reasoning."""
         if message.get("tool_calls"):
             raise FormatError("a partial message has no tool calls", f"messages[{place}].tool_calls")
-        self._open_message("assistant", message)
+        self._open_answer(message)
         if self._thinking.on:
             reasoning = self._reasoning(place, message)
-            self._prompt.open("think")
             self._prompt.text(reasoning)
             if reasoning and not message.get("content"):
                 return True
-            self._prompt.close("think")
-        self._prompt.open("response")
+            self._prompt.fixed(_THINK_TO_RESPONSE)
         self._content(place, message)
         return False
 
 
 def _own_tools(message: Message) -> Sequence[Any]:
-    tools = message.get("tools") if _ROLES[message["role"]] == "system" else None
+    tools = message.get("tools")
     return tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ()
 
 

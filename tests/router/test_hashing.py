@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.hashing import PrefixChain, PrefixHasher, extend_hashes
+from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
 from tests.router.wire import tokens
 
 HASHER = PrefixHasher(7)
@@ -77,3 +77,39 @@ def test_roots_keep_salts_adapters_and_routers_apart() -> None:
     roots.append(PrefixHasher(8).root())
     assert len(set(roots)) == len(roots)
     assert HASHER.root("a", "b") == PrefixHasher(7).root("a", "b")
+
+
+class TestMemo:
+    @given(id_lists, st.integers(1, 5), st.data())
+    def test_a_chain_goes_on_from_what_was_hashed_of_a_shorter_prompt(
+        self, ids: list[int], block_size: int, data: st.DataObject
+    ) -> None:
+        memo, expected = HashMemo(), whole(PrefixChain(tokens(ids), block_size, 3))
+        for size in sorted(data.draw(st.lists(st.integers(0, len(ids)), max_size=3))):
+            shorter = PrefixChain(tokens(ids[:size]), block_size, 3, memo=memo)
+            assert whole(shorter) == expected[: size // block_size]
+        assert whole(PrefixChain(tokens(ids), block_size, 3, memo=memo)) == expected
+        assert (
+            whole(PrefixChain(tokens(ids[:9]), block_size, 3, memo=memo))
+            == expected[: min(9, len(ids)) // block_size]
+        )
+
+    def test_what_is_known_is_not_hashed_again(self) -> None:
+        memo = HashMemo()
+        memo.chain(4, 3).extend(range(7))
+        assert whole(PrefixChain(tokens(range(28)), 4, 3, memo=memo)) == list(range(7))
+
+    def test_a_fork_knows_the_whole_blocks_that_are_shared(self) -> None:
+        memo = HashMemo()
+        memo.chain(4, 3).extend(range(7))
+        assert memo.fork(11).chain(4, 3) == [0, 1]
+        assert memo.fork(0).chain(4, 3) == []
+        memo.fork(8).chain(4, 3).append(9)
+        assert memo.chain(4, 3) == list(range(7))
+
+    def test_salts_and_block_sizes_do_not_pile_up(self) -> None:
+        memo = HashMemo()
+        for root in range(100):
+            memo.chain(4, root).append(root)
+        assert memo.chain(4, 99) == [99]
+        assert memo.chain(4, 0) == []

@@ -15,7 +15,7 @@ from gateway.serving.dispatch import Dispatcher, Job
 from gateway.serving.generation import Choice, Generation, Observer
 from gateway.serving.inflight import InFlight
 from gateway.telemetry.metrics import Metrics
-from gateway.tokens.tokenizer import EncodedPrompt
+from gateway.tokens.prompts import EncodedPrompt
 from parsers.base import ContentDelta, Finish, OutputEvent
 from router.messages import NoWorkerError, Release, RouteRequest, WorkerInfo
 from router.selector import Router

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError
-from parsers.base import Segment
+from parsers.base import Chat, Segment, SegmentRun
 from parsers.registry import get_format
 
 FORMAT = get_format("kimi_k3")
@@ -108,3 +108,33 @@ class TestText:
         assert one.push(0xC3) == ""
         assert other.push(ord("a")) == "a"
         assert one.push(0xA9) == "é"
+
+
+class TestLongPrompts:
+    TURN = "some words of a turn, ééé " * 1_000
+
+    def test_a_conversation_gives_the_ids_that_it_would_give_alone(self) -> None:
+        tokenizer = Tokenizer(TOKENIZER.vocabulary)
+        messages: list[dict[str, str]] = []
+        for turn in range(4):
+            messages.append({"role": "user", "content": f"{turn} {self.TURN}"})
+            encoded = FORMAT.encode(Chat(messages=messages))
+            prompt = tokenizer.encode_segments(encoded.pieces)
+            alone = Tokenizer(TOKENIZER.vocabulary, 0).encode_segments(encoded.segments)
+            assert prompt.ids.tolist() == alone.ids.tolist()
+            assert prompt.ids_json == alone.ids_json
+            messages.append({"role": "assistant", "content": self.TURN, "reasoning_content": "x"})
+        assert tokenizer.prefixes.reused_tokens > len(prompt.ids)
+
+    def test_runs_give_the_ids_of_their_segments(self) -> None:
+        tokenizer = Tokenizer(TOKENIZER.vocabulary)
+        run = SegmentRun.of(OPEN, Segment("mess", False), Segment("age", False))
+        for _ in range(2):
+            prompt = tokenizer.encode_segments([run, Segment("text", False)])
+            apart = tokenizer.encode_segments([*run.segments, Segment("text", False)])
+            assert (prompt.ids.tolist(), prompt.ids_json) == (apart.ids.tolist(), apart.ids_json)
+
+    def test_short_prompts_are_not_kept(self) -> None:
+        tokenizer = Tokenizer(TOKENIZER.vocabulary)
+        tokenizer.encode_segments([Segment("short", False)])
+        assert len(tokenizer.prefixes) == 0

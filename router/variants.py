@@ -1,0 +1,77 @@
+"""A prompt whose ids differ from pool to pool, made comparable: what each worker would have to compute.
+
+Pools may have different tokenizers or encodings, so the same prompt has more tokens in one than in
+another. Costs compare uncached tokens: overlaps are put on the scale of the longest variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from router.holdings import Source
+from router.index import PrefixIndex
+from router.messages import RouteRequest
+from router.policy import Overlaps, Target
+
+_NO_SURPLUS: Mapping[str, int] = {}
+
+
+class Found(NamedTuple):
+    """Overlaps for a policy, and how to read them."""
+
+    overlaps: Overlaps
+    prompt_tokens: int
+    surplus: Mapping[str, int] = _NO_SURPLUS
+    """By pool, by how much `prompt_tokens` and the overlaps exceed those of the pool's own variant."""
+
+    def tokens(self, target: Target) -> int:
+        """The prompt's length in the target's encoding."""
+        return self.prompt_tokens - self.surplus.get(target.info.pool, 0)
+
+    def overlap(self, target: Target) -> int:
+        """What the target holds of it."""
+        return max(self.overlaps.get(target.source, 0) - self.surplus.get(target.info.pool, 0), 0)
+
+    def best_overlap(self, targets: Sequence[Target]) -> int:
+        """The most that a target holds."""
+        if not self.overlaps:
+            return 0
+        if self.surplus:
+            return max(map(self.overlap, targets))
+        held = self.overlaps.get
+        return max(held(target.source, 0) for target in targets)
+
+
+def find_overlaps(index: PrefixIndex, request: RouteRequest, targets: Sequence[Target]) -> Found:
+    """What each target holds of the request's prompt, in the target's own encoding."""
+    if not request.variants:
+        overlaps = index.find(request.token_ids, request.cache_salt, request.lora, request.hashes)
+        return Found(overlaps, len(request.token_ids))
+    longest = max(len(variant.token_ids) for variant in request.variants)
+    surplus: dict[str, int] = {}
+    scaled: dict[Source, int] = {}
+    for variant in request.variants:
+        held = index.find(variant.token_ids, request.cache_salt, request.lora, variant.hashes)
+        more = longest - len(variant.token_ids)
+        surplus |= dict.fromkeys(variant.pools, more)
+        for target in targets:
+            if target.info.pool in variant.pools:
+                scaled[target.source] = held.get(target.source, 0) + more
+    return Found(scaled, longest, surplus)
+
+
+def without_overlaps(request: RouteRequest) -> Found:
+    """The same for targets that are sent the prompt's KV cache, whatever they hold."""
+    if not request.variants:
+        return Found({}, len(request.token_ids))
+    longest = max(len(variant.token_ids) for variant in request.variants)
+    surplus = {pool: longest - len(each.token_ids) for each in request.variants for pool in each.pools}
+    return Found({}, longest, surplus)
+
+
+def eligible_pools(request: RouteRequest) -> frozenset[str] | None:
+    """Pools whose workers can be sent one of the request's variants; None for any."""
+    if not request.variants:
+        return request.pools
+    return frozenset().union(*(variant.pools for variant in request.variants))
