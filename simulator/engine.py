@@ -57,7 +57,7 @@ class Engine:
     def __init__(
         self, settings: SimulatorSettings, publish: Callable[[list[Event]], None], faults: Faults
     ) -> None:
-        self.counters = Counters()
+        self.counters = Counters(settings.context_length)
         self.cache = KVCache(
             settings.num_blocks,
             settings.block_size,
@@ -175,7 +175,7 @@ class Engine:
 
     async def _idle(self, batch: Batch) -> None:
         """Wait until a job with a pace of its own is due, or until something changes."""
-        self.counters.preemptions += len(batch.preempted)
+        self.counters.computed(batch)
         if batch.preempted or not self._scheduler.busy:
             return
         self._news.clear()
@@ -185,7 +185,7 @@ class Engine:
             await asyncio.wait_for(self._news.wait(), None if due is None else due - now)
 
     def _finish(self, batch: Batch) -> None:
-        self.counters.preemptions += len(batch.preempted)
+        self.counters.computed(batch)
         self._publish(self.cache.take_events())
         now = asyncio.get_running_loop().time()
         self.memory.read(batch)

@@ -61,6 +61,8 @@ class Planner:
                 tokens_per_step=max(script.tokens_per_step or self._settings.tokens_per_step, 1),
                 step_seconds=None if script.delay_ms is None else max(script.delay_ms, 0) / 1000,
                 salt=salt,
+                siblings=sampling.n,
+                max_tokens=limits.max_tokens,
                 rewrite=rewrite,
             )
             for offset, said in enumerate(scripts)

@@ -33,6 +33,10 @@ class Generation(msgspec.Struct, kw_only=True):
     step_seconds: float | None = None
     """Seconds before each step, the first included; None is the timing model."""
     salt: str | None = None
+    siblings: int = 1
+    """Choices that the request asked for."""
+    max_tokens: int = 1
+    """Most tokens of output, as the request or the context limits it."""
     digests: list[Digest] = []
     cached_tokens: int = 0
     """Prompt tokens that were in the cache."""

@@ -35,7 +35,8 @@ class Job:
         """What the sequence has in memory, while it has blocks."""
         self.fetched = leg is None or leg.remote is None
         """Whether the prompt's blocks need not come from a peer, or no longer."""
-        self.arrived = now
+        self.arrived = self.admitted = self.first_said = self.last_said = now
+        """When it came, got its first blocks, and said something for the first and the last time."""
         self.due = now + (generation.step_seconds or 0.0)
         """When a sequence with a pace of its own may take its next step."""
         self.hit_tokens = 0
@@ -179,7 +180,7 @@ class Scheduler:
         self._cache.new_step()
         batch = Batch(self._budget)
         while self._ready and len(self.running) < self._max_num_seqs:
-            self.running.append(self._ready.popleft())
+            self._run(self._ready.popleft(), now)
         self._continue_running(batch, now)
         if not batch.preempted:
             self._admit_waiting(batch, now)
@@ -257,9 +258,14 @@ class Scheduler:
             share = self._admit(job, batch.budget)
             if share is None:
                 break
-            self.running.append(self.waiting.popleft())
+            self._run(self.waiting.popleft(), now)
             batch.add(share)
         self.waiting.extendleft(reversed(early))
+
+    def _run(self, job: Job, now: float) -> None:
+        if not job.preemptions:
+            job.admitted = now
+        self.running.append(job)
 
     def _admit(self, job: Job, budget: int) -> Share | None:
         sequence, size = job.sequence, self._cache.block_size

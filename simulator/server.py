@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 from aiohttp import web
 
-from simulator import errors, metrics, replies, requests
+from simulator import errors, replies, requests
 from simulator.admin import Admin
 from simulator.chat import ChatExchange
 from simulator.chat_requests import decode_chat
@@ -19,7 +19,9 @@ from simulator.completions import CompletionExchange
 from simulator.errors import ApiError
 from simulator.exchange import Exchange, Planner
 from simulator.generate import GenerateExchange
+from simulator.http_metrics import HttpMetrics
 from simulator.kv import metrics as kv_metrics
+from simulator.metric_page import MetricPage
 from simulator.publisher import HIGH_WATER_MARK
 from simulator.ranks import Rank, Ranks
 from simulator.rendering import Renderer
@@ -47,12 +49,15 @@ class Worker:
         self._planner = Planner(settings, tokens)
         self._renderer = Renderer(self._planner, tokens, settings.model)
         self._exchanges: dict[str, Exchange] = {}
+        self._http_metrics = HttpMetrics()
+        self._page = MetricPage([rank.engine for rank in ranks], settings)
+        self._page.add(self._http_metrics.collector)
         self._started = int(time.time())
 
     def app(self) -> web.Application:
         """The application, ready for a runner."""
         admin = Admin(self._settings, self.ranks, self.ranks.faults)
-        middlewares = [_errors, admin.middleware, self._count_load]
+        middlewares = [self._http_metrics.count, _errors, admin.middleware, self._count_load]
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=middlewares)
         admin.add_to(app)
         app.on_response_prepare.append(_common_headers)
@@ -161,8 +166,8 @@ class Worker:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         engines = [rank.engine for rank in self.ranks]
-        page = metrics.render(engines, self._settings) + kv_metrics.render(engines, self._settings.model)
-        return web.Response(body=page.encode(), headers={"Content-Type": METRICS_TYPE})
+        page = self._page.render() + kv_metrics.render(engines, self._settings.model).encode()
+        return web.Response(body=page, headers={"Content-Type": METRICS_TYPE})
 
     async def _kv_event_sources(self, request: web.Request) -> web.Response:
         sources = {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
-from parsers.base import ModelFormat, Segment, Vocabulary
-from parsers.plain import PlainFormat
+from parsers.base import ModelFormat, OutputOptions, Segment, Vocabulary
+from parsers.plain import PlainParser
 from parsers.registry import get_format
 
 RANKS_FILE = "tiktoken.model"
@@ -23,12 +24,13 @@ class Tokens:
         self.end_id = model_format.stop_token_ids[0]
         self.end_ids = frozenset(model_format.stop_token_ids)
         self.size = vocabulary.size
-        self.marked_up = not isinstance(model_format, PlainFormat)
-        """Whether outputs have reasoning and tool calls in them."""
         self._vocabulary = vocabulary
         self._bytes = vocabulary.token_bytes()
         self.eos_id = self.control(EOS)
         """The tokenizer's own end: a generation that ends with it has no stop_reason."""
+        options, text = OutputOptions(thinking=False), TextStream(self, skip_special=True)
+        self.marked_up = not isinstance(model_format.parser(options, text), PlainParser)
+        """Whether outputs have reasoning and tool calls in them."""
 
     @classmethod
     def load(cls, format_name: str, directory: str | None) -> Tokens:
@@ -74,6 +76,19 @@ class Tokens:
         return next(token_id for token_id in ids if not 0 <= token_id < self.size)
 
 
+class _NotById(Sequence[str | None]):
+    """No text by id alone: what a token shows depends on what came before it."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return None
+
+    def __len__(self) -> int:
+        return 0
+
+
+_NOT_BY_ID = _NotById()
+
+
 class TextStream:
     """Ids of one choice to text, token by token; a `parsers.base.Detokenizer`.
 
@@ -87,23 +102,24 @@ class TextStream:
         self._skip_special = skip_special
         self._stop = stop
         self._hold = max(map(len, stop), default=1) - 1
-        self._pending = b""
+        self.texts: Sequence[str | None] = _NOT_BY_ID
+        self.pending = b""
         self._held = ""
         self._stopped = False
 
     def push(self, token_id: int) -> str:
         """Text that became certain with this token."""
         if not self._hidden(token_id):
-            self._pending += self._tokens.bytes_of(token_id)
-        text = self._pending.decode("utf-8", "replace")
+            self.pending += self._tokens.bytes_of(token_id)
+        text = self.pending.decode("utf-8", "replace")
         if text.endswith(HALF):
             return ""
-        self._pending = b""
+        self.pending = b""
         return self._pass(text)
 
     def flush(self) -> str:
         """What is held back, invalid bytes as U+FFFD."""
-        rest, self._pending, self._held = self._held + self._pending.decode("utf-8", "replace"), b"", ""
+        rest, self.pending, self._held = self._held + self.pending.decode("utf-8", "replace"), b"", ""
         return rest
 
     def steps(self, ids: Iterable[int], *, last: bool) -> str:
@@ -111,7 +127,7 @@ class TextStream:
         text = "".join(map(self.push, ids))
         if not last:
             return text
-        self._pending = b""
+        self.pending = b""
         return text + self.flush()
 
     def _pass(self, text: str) -> str:

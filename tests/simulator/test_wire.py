@@ -191,18 +191,3 @@ async def test_method_not_allowed(start: Start) -> None:
         assert response.status == 405
         assert response.headers["Allow"] == "POST"
         assert await response.json() == {"detail": "Method Not Allowed"}
-
-
-async def test_metric_names_are_vllms(start: Start, captures: Path) -> None:
-    recorded = _read(captures, "get_metrics")[6].decode()
-    worker = await start(model="tiny")
-    async with aiohttp.ClientSession() as client, client.get(worker.url + "/metrics") as response:
-        assert response.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
-        ours = await response.text()
-    for line in ours.splitlines():
-        if "sim_" in line:
-            continue  # what only a simulated worker can count
-        if line.startswith("# TYPE"):
-            assert line in recorded
-        elif not line.startswith("#") and "cache_config" not in line:
-            assert line.rpartition(" ")[0] in recorded
