@@ -47,10 +47,15 @@ print("package data:", *data)
 CHECK
 
 read -r port admin_port < <(python3 - <<'PORTS'
-import socket
+import random, socket
 
-sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-print(*(opened.getsockname()[1] for opened in sockets))
+free = []  # below the ports that the system gives to others
+while len(free) < 2:
+    with socket.socket() as tried:
+        port = random.randrange(20000, 30000)
+        if port not in free and not tried.connect_ex(("127.0.0.1", port)) == 0:
+            free.append(port)
+print(*free)
 PORTS
 )
 run+=("KVGATEWAY_PORT=$port" "KVGATEWAY_ADMIN_PORT=$admin_port")
