@@ -131,5 +131,5 @@ class PublisherMachine(RuleBasedStateMachine):
             assert self.applied == self.published or self.sequencer.state is not FeedState.EXACT
 
 
-PublisherMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PublisherMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestSequencer = PublisherMachine.TestCase
