@@ -13,7 +13,7 @@ if [[ -x scripts/live_setup.sh ]]; then
     ((status == 3)) && exit 100 # nothing to build the engine from
     ((status == 0)) || exit $status
 fi
-uv run pytest tests/live -rs
+uv run pytest tests/live -rs --timeout 300
 status=$?
 if ((status == 5)); then # pytest ran no test
     exit 100
