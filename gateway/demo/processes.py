@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import subprocess
@@ -17,6 +18,10 @@ GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.02
 WATCH_SECONDS = 0.2
 TAIL_LINES = 15
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
+
+_libc = ctypes.CDLL(None)
 
 
 class Child(msgspec.Struct, frozen=True):
@@ -64,6 +69,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 env=_environment(),
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         child = Child(name, process, log)
         self.children.append(child)
@@ -100,3 +106,9 @@ def _signal(children: Sequence[Child], number: signal.Signals) -> None:
 def _environment() -> dict[str, str]:
     """This process's, without settings that were meant for another gateway."""
     return {key: value for key, value in os.environ.items() if not key.startswith("KVGATEWAY_")}
+
+
+def _end_with_parent() -> None:
+    """In the child: a demo that is killed outright takes its children along, where the system can do that."""
+    if sys.platform == "linux":
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

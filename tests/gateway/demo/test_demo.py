@@ -16,14 +16,10 @@ from pathlib import Path
 
 import pytest
 
-CLI = Path(__file__).resolve().parents[3] / "gateway" / "cli.py"
 PATIENCE = 120
 """Seconds after which something hangs, on however slow a machine."""
 
-pytestmark = [
-    pytest.mark.skipif(not CLI.exists(), reason="there is no gateway/cli.py yet, which the demo starts"),
-    pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc"),
-]
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 
 
 def _command(*arguments: str) -> list[str]:
@@ -144,6 +140,18 @@ def test_a_worker_that_dies_ends_the_demo(demo: subprocess.Popen[str]) -> None:
     assert demo.wait(PATIENCE) == 1
     assert demo.stdout is not None
     assert "sim-0 ended with code -9" in demo.stdout.read()
+    assert all(map(_gone, children))
+
+
+def test_a_demo_that_is_killed_outright_takes_its_children_along(demo: subprocess.Popen[str]) -> None:
+    _read_until(demo, "Ctrl-C stops everything")
+    children = _children(demo.pid)
+    demo.kill()
+    demo.wait(PATIENCE)
+    deadline = time.monotonic() + PATIENCE
+    while not all(map(_gone, children)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(children) == 3
     assert all(map(_gone, children))
 
 
