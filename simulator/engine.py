@@ -153,13 +153,14 @@ class Engine:
             end = loop.time()
             while self._scheduler.busy or self._resets:
                 self._do_resets()
-                batch = self._scheduler.plan(loop.time())
+                now = loop.time()
+                batch = self._scheduler.plan(now)
                 self.memory.write(batch)
                 for job in batch.fetches:
                     self._start_fetch(job)
                 self._count()
                 if not batch.shares:
-                    await self._idle(batch)
+                    await self._idle(batch, now)
                     end = loop.time()
                     continue
                 seconds = self._timing.step(prefill_tokens(batch.shares), decodes(batch.shares))
@@ -173,16 +174,16 @@ class Engine:
             for outbox in self._outboxes.values():
                 outbox.put(error)
 
-    async def _idle(self, batch: Batch) -> None:
-        """Wait until a job with a pace of its own is due, or until something changes."""
+    async def _idle(self, batch: Batch, now: float) -> None:
+        """Wait until a job is due that was not at `now`, when the batch was planned, or something changes."""
         self.counters.computed(batch)
         if batch.preempted or not self._scheduler.busy:
             return
         self._news.clear()
-        now = asyncio.get_running_loop().time()
         due = self._scheduler.next_due(now)
+        left = None if due is None else max(due - asyncio.get_running_loop().time(), 0.0)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), None if due is None else due - now)
+            await asyncio.wait_for(self._news.wait(), left)
 
     def _finish(self, batch: Batch) -> None:
         self.counters.computed(batch)
