@@ -65,6 +65,7 @@ class Worker:
         for path in EMPTY_PATHS:
             app.router.add_get(path, _empty)
         app.router.add_get("/version", self._version)
+        app.router.add_get("/is_sleeping", _awake)
         app.router.add_get("/load", self._load)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_get("/kv_event_sources", self._kv_event_sources)
@@ -239,6 +240,10 @@ async def _answer(request: web.Request, exchange: Exchange, *, stream: bool) -> 
             await response.write(b"data: " + error.body() + b"\n\n" + replies.DONE)
     await response.write_eof()
     return response
+
+
+async def _awake(request: web.Request) -> web.Response:
+    return _json({"is_sleeping": False})
 
 
 async def _empty(request: web.Request) -> web.Response:
