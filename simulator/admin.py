@@ -68,6 +68,7 @@ class Admin:
                 "name": self._settings.name,
                 "role": self._settings.role,
                 "transport": self._settings.kv_transport,
+                "sim_kv_violations": sum(rank.engine.memory.violations for rank in self._ranks),
                 "faults": msgspec.to_builtins(self._faults.settings),
                 "ranks": [state(rank) for rank in self._ranks],
             }
@@ -81,7 +82,7 @@ def state(rank: Rank) -> Json:
         "running": engine.counters.running,
         "waiting": engine.counters.waiting,
         "kv_cache_usage": engine.cache.usage(),
-        "kv_violations": engine.memory.violations,
+        "sim_kv_violations": engine.memory.violations,
         "arena_bytes": engine.memory.arena.nbytes,
         "block_bytes": engine.memory.arena.block_bytes,
     }

@@ -100,6 +100,8 @@ class NixlThread:
         future: Future[T] = Future()
 
         def job() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
             try:
                 future.set_result(function())
             except Exception as error:
@@ -165,6 +167,8 @@ class NixlThread:
         remote: Indices,
         notification: bytes,
     ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
         handle: Any = None
         try:
             started = time.perf_counter()
