@@ -8,7 +8,7 @@ from simulator.chat_choice import ChatChoice
 from simulator.chat_requests import ChatBody, check_chat
 from simulator.engine import Engine
 from simulator.errors import ApiError
-from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
+from simulator.exchange import Exchange, Planner, Service, internal_suffix, new_id
 from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText, Json
 from simulator.tokens import Tokens
@@ -17,18 +17,9 @@ from simulator.tokens import Tokens
 class ChatExchange(Exchange):
     """One chat request."""
 
-    def __init__(
-        self,
-        body: ChatBody,
-        engine: Engine,
-        planner: Planner,
-        tokens: Tokens,
-        model: str,
-        header_id: str | None,
-        *,
-        force_usage: bool,
-    ) -> None:
+    def __init__(self, body: ChatBody, engine: Engine, service: Service, header_id: str | None) -> None:
         """Raises ApiError for a chat that cannot be served."""
+        planner, tokens, self._model, _ = service
         check_chat(body, planner.context_length)
         ids, thinking = chat_ids(body, planner, tokens)
         generations = planner.plan(ids, body.sampling(), body.vllm_xargs, body.cache_salt, 0)
@@ -36,10 +27,7 @@ class ChatExchange(Exchange):
         super().__init__(request_id, engine, generations, len(ids))
         self._request = body
         self._tokens = tokens
-        self._model = model
-        with_usage, always_usage = wants_usage(body.stream_options)
-        self._with_usage = with_usage or force_usage
-        self._always_usage = always_usage or force_usage
+        self._with_usage, self._always_usage = service.wants_usage(body.stream_options)
         options = OutputOptions(
             thinking=thinking,
             tools=body.tools,

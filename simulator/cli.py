@@ -70,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-include-usage", action="store_true", help="usage on every chunk of a completions stream"
     )
+    parser.add_argument(
+        "--disable-scale-out",
+        action="store_true",
+        help="refuse token-id endpoints and rendering, as a vLLM without --enable-scale-out does",
+    )
     _add_transfer_arguments(parser)
 
 

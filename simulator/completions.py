@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from simulator import errors, replies
 from simulator.engine import Engine
-from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
+from simulator.exchange import Exchange, Service, internal_suffix, new_id
 from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText, Json
 from simulator.requests import CompletionBody, prompts_of
-from simulator.tokens import Tokens
 
 
 class CompletionExchange(Exchange):
     """One completions request: `n` choices for each of its prompts."""
 
-    def __init__(
-        self,
-        body: CompletionBody,
-        engine: Engine,
-        planner: Planner,
-        tokens: Tokens,
-        model: str,
-        header_id: str | None,
-        *,
-        force_usage: bool,
-    ) -> None:
+    def __init__(self, body: CompletionBody, engine: Engine, service: Service, header_id: str | None) -> None:
         """Raises ApiError for a prompt that cannot be served."""
+        planner, tokens, self._model, _ = service
         prompts = [tokens.encode(one) if isinstance(one, str) else one for one in prompts_of(body)]
         script = body.vllm_xargs or body.extra_args
         generations: list[Generation] = []
@@ -37,10 +27,7 @@ class CompletionExchange(Exchange):
         super().__init__(request_id, engine, generations, sum(map(len, prompts)))
         self._request = body
         self._tokens = tokens
-        self._model = model
-        with_usage, always_usage = wants_usage(body.stream_options)
-        self._with_usage = with_usage or force_usage
-        self._always_usage = always_usage or force_usage
+        self._with_usage, self._always_usage = service.wants_usage(body.stream_options)
         self._texts = [
             ChoiceText(
                 tokens,

@@ -225,13 +225,13 @@ class Engine:
         complete = True
         try:
             await fetch(job, leg.remote, self.handoff, self.memory.arena)
-            self.counters.external_tokens += max(job.remote_tokens - job.hit_tokens, 0)
             known = leg.remote.cached_tokens
             job.generation.cached_tokens = job.remote_tokens if known is None else known
         except TransferError:
             complete = False
         self.handoff.unwatch(leg.remote)
         self._scheduler.arrived(job, complete=complete)
+        self.counters.external_tokens += job.given_tokens
         if not complete and self._settings.kv_load_failure_policy == "fail" and not job.gone:
             self.counters.finishes["error"] += 1
             self._scheduler.drop(job)
@@ -252,8 +252,10 @@ class Engine:
 
         blocks = readable(sequence.tables, sequence.computed)
         self.handoff.leases.pin(leg.request_id, sum(map(len, blocks)), release)
+        generation = job.generation
+        at_once = len(generation.plan.ids) <= generation.tokens_per_step
         leg.answer = self.handoff.answer(
-            leg.request_id, blocks, sequence.computed, job.generation.cached_tokens
+            leg.request_id, blocks, sequence.computed, generation.cached_tokens if at_once else None
         )
 
     def _do_resets(self) -> None:

@@ -126,6 +126,14 @@ def too_many_tokens(asked: int, limit: int) -> ApiError:
     return parameter_error(f"{message} tokens.", "max_tokens", asked)
 
 
+def scale_out_disabled() -> ApiError:
+    """An endpoint that vLLM has switched off unless told otherwise."""
+    return ApiError(
+        "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+        status=403,
+    )
+
+
 def unknown_model(name: str, served: str) -> ApiError:
     """A model that is not served here."""
     message = f"The model `{name}` does not exist. Valid aliases: {served}."

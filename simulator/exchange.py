@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
+from typing import NamedTuple
 
 from simulator import errors, replies
 from simulator.engine import Engine
@@ -79,8 +80,24 @@ class Planner:
         return self._cut(wanted, limits)
 
 
+class Service(NamedTuple):
+    """What all exchanges of a worker share."""
+
+    planner: Planner
+    tokens: Tokens
+    model: str
+    force_usage: bool
+    """Usage in every stream, asked for or not."""
+
+    def wants_usage(self, options: StreamOptions | None) -> tuple[bool, bool]:
+        """Whether a stream gets a usage chunk, and whether it gets usage on every chunk."""
+        if self.force_usage:
+            return True, True
+        return wants_usage(options)
+
+
 class Exchange(ABC):
-    """What both endpoints share: running the generations and counting.
+    """What the endpoints share: running the generations and counting.
 
     `stream` gives the events of a streamed answer, `body` a whole answer. Leaving either early stops
     the engine.

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from simulator import errors, replies
 from simulator.engine import Engine
-from simulator.exchange import Exchange, Planner, internal_suffix, new_id, wants_usage
+from simulator.exchange import Exchange, Service, internal_suffix, new_id, wants_usage
 from simulator.generation import Generation, Step
 from simulator.replies import ChoiceText
 from simulator.requests import GenerateBody
-from simulator.tokens import Tokens
 
 
 class GenerateExchange(Exchange):
     """One generate request."""
 
-    def __init__(
-        self,
-        body: GenerateBody,
-        engine: Engine,
-        planner: Planner,
-        tokens: Tokens,
-        model: str,
-        header_id: str | None,
-    ) -> None:
+    def __init__(self, body: GenerateBody, engine: Engine, service: Service, header_id: str | None) -> None:
         """Raises ApiError for a prompt that cannot be served."""
+        planner, tokens, self._model, _ = service
         ids, sampling = body.token_ids or [], body.sampling_params
         assert sampling is not None
         if len(ids) > planner.context_length:
@@ -32,7 +24,6 @@ class GenerateExchange(Exchange):
         request_id = f"generate-tokens-{header_id or body.request_id or new_id()}"
         super().__init__(request_id, engine, generations, len(ids))
         self._request = body
-        self._model = model
         self._with_usage, self._always_usage = wants_usage(body.stream_options)
         self._texts = [
             ChoiceText(

@@ -84,7 +84,7 @@ class Handoff:
         self._context.destroy(linger=0)
 
     def answer(
-        self, request_id: str, blocks: BlockGroups, num_tokens: int, cached_tokens: int
+        self, request_id: str, blocks: BlockGroups, num_tokens: int, cached_tokens: int | None
     ) -> dict[str, Any]:
         """Parameters that let a peer read `blocks`."""
         return self._faults.prefill_answer(

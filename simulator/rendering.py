@@ -150,7 +150,7 @@ class Renderer:
 
 def _template_kwargs(request: ChatBody) -> dict[str, Any]:
     given = request.chat_template_kwargs or {}
-    return {"add_generation_prompt": True, "continue_final_message": False} | given
+    return {"cohere_format": "cmd4", "add_generation_prompt": True, "continue_final_message": False} | given
 
 
 @cache

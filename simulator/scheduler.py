@@ -41,6 +41,8 @@ class Job:
         """When a sequence with a pace of its own may take its next step."""
         self.hit_tokens = 0
         """Prompt tokens that were in this cache, whatever the answer's usage is to say."""
+        self.given_tokens = 0
+        """Prompt tokens that a peer gave."""
         self.gone = False
         self.preemptions = 0
         self._backoff = int(cache.has_states)
@@ -162,6 +164,7 @@ class Scheduler:
         if job.gone:
             job.sequence.free()
         elif complete:
+            job.given_tokens = max(job.remote_tokens - job.hit_tokens, 0)
             job.sequence.hold(job.remote_tokens)
             job.sequence.computed = min(job.remote_tokens, job.settled - 1)
             self._ready.append(job)
@@ -210,7 +213,7 @@ class Scheduler:
     def _speak(self, job: Job) -> Step:
         if not job.started:
             kept = min(job.sequence.kept_tokens, job.sequence.prompt_tokens)
-            job.generation.created_tokens = max(kept - job.generation.cached_tokens, 0)
+            job.generation.created_tokens = max(kept - job.hit_tokens - job.given_tokens, 0)
         step = job.say()
         job.due += job.generation.step_seconds or 0.0
         if step.last and job.generation.leg is not None and job.generation.leg.keeps:

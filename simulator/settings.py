@@ -54,6 +54,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     kv_buffer_steps: int = 10_000
     force_include_usage: bool = False
     """Usage on every chunk of a completions stream, as vLLM's flag of that name."""
+    disable_scale_out: bool = False
+    """Refuse what a vLLM refuses that was started without --enable-scale-out."""
     keep_alive_seconds: float = 5.0
     role: Role = "aggregated"
     """Says what the worker is meant for, and with that whether it needs a transport. Any worker that has one

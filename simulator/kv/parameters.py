@@ -77,10 +77,13 @@ def prefill_answer(
     host: str,
     port: int,
     num_tokens: int,
-    cached_tokens: int,
+    cached_tokens: int | None,
 ) -> dict[str, Any]:
-    """What a prefill leg returns: parameters for the decode leg, to be passed on as they are."""
-    return {
+    """What a prefill leg returns: parameters for the decode leg, to be passed on as they are.
+
+    `cached_tokens` are there only for a leg that said all in one step.
+    """
+    answer = {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_block_ids": blocks,
@@ -94,5 +97,5 @@ def prefill_answer(
         "remote_num_tokens": num_tokens,
         "remote_blocks_expiry_time": None,
         "transfer_mode": "pull",
-        "remote_prefill_cached_tokens": cached_tokens,
     }
+    return answer if cached_tokens is None else answer | {"remote_prefill_cached_tokens": cached_tokens}
