@@ -117,6 +117,11 @@ OutputEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolArgumentsDelta
 class Detokenizer(Protocol):
     """Ids to text, incrementally; never gives half a character."""
 
+    texts: Sequence[str | None]
+    """Text by id, None where it is no whole characters: what `push` gives when nothing is pending."""
+    pending: bytes
+    """The beginning of a character whose end is awaited."""
+
     def push(self, token_id: int) -> str:
         """Text that became complete with this token; may be empty."""
         ...
@@ -129,8 +134,11 @@ class Detokenizer(Protocol):
 class OutputParser(Protocol):
     """Turns one choice's token ids into events. The same ids give the same answer however they are cut."""
 
-    reasoning_tokens: int
-    """Tokens inside the reasoning channel so far, markers excluded."""
+    @property
+    def reasoning_tokens(self) -> int:
+        """Tokens inside the reasoning channel so far, markers excluded."""
+        ...
+
     reasoning_retracted: bool
     """What was given as reasoning was the answer and was given again as content: a whole answer has no
     reasoning. A stream cannot take it back."""
@@ -140,13 +148,13 @@ class OutputParser(Protocol):
         """Indices of calls that end inside a value: a whole answer leaves them out."""
         ...
 
-    def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]: ...
+    def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]: ...
 
-    def feed_text(self, text: str) -> list[OutputEvent]:
+    def feed_text(self, text: str) -> Sequence[OutputEvent]:
         """The same for a worker that sends text and no ids."""
         ...
 
-    def finish(self, engine_reason: str) -> list[OutputEvent]:
+    def finish(self, engine_reason: str) -> Sequence[OutputEvent]:
         """End of the stream: what was held back, then exactly one `Finish`."""
         ...
 

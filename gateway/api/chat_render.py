@@ -20,6 +20,27 @@ from parsers.base import (
     ToolCallStart,
 )
 
+_AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
+_AFTER_ARGUMENTS = b'}}]},"finish_reason":null}]}\n\n'
+
+
+class _Heads:
+    """What a choice's frames begin with, up to the text."""
+
+    __slots__ = ("arguments", "call", "content", "reasoning", "start")
+
+    def __init__(self, start: bytes) -> None:
+        self.start = start
+        self.content = start + b'"content":'
+        self.reasoning = start + b'"reasoning_content":'
+        self.call = -1
+        """The tool call that `arguments` is for."""
+        self.arguments = b""
+
+    def open_call(self, call: int) -> None:
+        self.call = call
+        self.arguments = b'%b"tool_calls":[{"index":%d,"function":{"arguments":' % (self.start, call)
+
 
 class ChatStream:
     """Events to server-sent chunks; hands the bytes of each read to `write`, once that is set.
@@ -30,30 +51,34 @@ class ChatStream:
 
     def __init__(self, stream_id: str, created: int, model: str) -> None:
         self._prefix = stream_prefix(stream_id, "chat.completion.chunk", created, model)
-        self._heads: dict[int, bytes] = {}
+        self._heads: dict[int, _Heads] = {}
         self._reasons: dict[int, str] = {}
         self._pending: list[bytes] = []
+        """Pieces of frames: they are joined once, when they go out."""
         self.write: Callable[[bytes], None] | None = None
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
-        head = self._heads.get(index) or self._open(index)
+        heads = self._heads.get(index) or self._open(index)
         pending = self._pending
         for event in events:
             kind = type(event)
-            if kind is ContentDelta:
-                pending.append(
-                    b'%b"content":%b},"finish_reason":null}]}\n\n' % (head, encode_text(event.text))  # type: ignore[union-attr]
-                )
-            elif kind is ReasoningDelta:
-                pending.append(
-                    b'%b"reasoning_content":%b},"finish_reason":null}]}\n\n' % (head, encode_text(event.text))  # type: ignore[union-attr]
-                )
+            if kind is ReasoningDelta:
+                pending += heads.reasoning, encode_text(event.text), _AFTER_TEXT  # type: ignore[union-attr]
+            elif kind is ContentDelta:
+                pending += heads.content, encode_text(event.text), _AFTER_TEXT  # type: ignore[union-attr]
+            elif kind is ToolArgumentsDelta:
+                if heads.call != event.index:  # type: ignore[union-attr]
+                    heads.open_call(event.index)  # type: ignore[union-attr]
+                pending += heads.arguments, encode_text(event.text), _AFTER_ARGUMENTS  # type: ignore[union-attr]
             else:
-                self._rare(index, head, event)
+                self._rare(index, heads.start, event)
 
     def flush(self) -> None:
-        if self.write is not None and self._pending:
-            self.write(self.take())
+        pending = self._pending
+        if pending and self.write is not None:
+            data = b"".join(pending)
+            pending.clear()
+            self.write(data)
 
     def take(self) -> bytes:
         """What has been rendered and not been handed out."""
@@ -77,16 +102,13 @@ class ChatStream:
         """The rest of a stream that broke: an error frame, then [DONE]."""
         return self.take() + frame(error_body) + DONE
 
-    def _open(self, index: int) -> bytes:
-        start = b'%b{"index":%d,"delta":{' % (self._prefix, index)
-        self._heads[index] = start
-        self._pending.append(b'%b"role":"assistant","content":""},"finish_reason":null}]}\n\n' % start)
-        return start
+    def _open(self, index: int) -> _Heads:
+        heads = self._heads[index] = _Heads(b'%b{"index":%d,"delta":{' % (self._prefix, index))
+        self._pending.append(b'%b"role":"assistant","content":""},"finish_reason":null}]}\n\n' % heads.start)
+        return heads
 
     def _rare(self, index: int, head: bytes, event: OutputEvent) -> None:
-        if isinstance(event, ToolArgumentsDelta):
-            call = b'{"index":%d,"function":{"arguments":%b}}' % (event.index, encode_text(event.text))
-        elif isinstance(event, ToolCallStart):
+        if isinstance(event, ToolCallStart):
             call = b'{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":""}}' % (
                 event.index,
                 encode_text(event.id),

@@ -40,29 +40,29 @@ class IncrementalDetokenizer:
     given as U+FFFD in their place; `flush` gives the rest so.
     """
 
-    __slots__ = ("_pending", "_table", "_text_of")
+    __slots__ = ("_table", "pending", "texts")
 
     def __init__(self, table: TokenTable) -> None:
         self._table = table
-        self._text_of = table.text_of
-        self._pending = b""
+        self.texts: Sequence[str | None] = table.text_of
+        self.pending = b""
 
     def push(self, token_id: int) -> str:
         """Text that became complete with this token; may be empty. An unknown id is no text."""
-        if not self._pending:
+        if not self.pending:
             try:
-                text = self._text_of[token_id]
+                text = self.texts[token_id]
             except IndexError:
                 return ""
             if text is not None:
                 return text
-        data = self._pending + self._table.bytes_of(token_id)
+        data = self.pending + self._table.bytes_of(token_id)
         text, used = utf_8_decode(data, "replace", False)
-        self._pending = data[used:]
+        self.pending = data[used:]
         return text
 
     def flush(self) -> str:
         """What is held back, invalid bytes as U+FFFD; the state is as new afterwards."""
-        text, _ = utf_8_decode(self._pending, "replace", True)
-        self._pending = b""
+        text, _ = utf_8_decode(self.pending, "replace", True)
+        self.pending = b""
         return text

@@ -47,11 +47,14 @@ class ToolCallWriter:
         self.complete = 0
         self.incomplete: list[int] = []
         """Indices of calls that were started and end inside a value."""
+        self.index = -1
+        """Of the call that is being written."""
+        self.in_string = False
+        """Inside a string, of which something has gone out: nothing is owed before the next piece."""
         self._emit = emit
         self._enabled = enabled
         self._parallel = parallel
         self._ids = ids
-        self._index = -1
         self._started = False
         self._name = ""
         self._members = 0
@@ -70,6 +73,7 @@ class ToolCallWriter:
         self._raw = False
         self._value = _Value.NONE
         self._owed = ""
+        self.in_string = False
 
     def begin_argument(self, attributes: Mapping[str, str]) -> None:
         key = attributes.get("key")
@@ -96,6 +100,7 @@ class ToolCallWriter:
         """Text inside an element."""
         if self._value is _Value.STRING:
             self._write(quoted(text)[1:-1])
+            self.in_string = True
         elif self._value is _Value.HELD:
             self._held.append(text)
         elif self._value is _Value.RAW:
@@ -104,6 +109,7 @@ class ToolCallWriter:
 
     def end_value(self) -> None:
         """The end of an `argument` or `json` element."""
+        self.in_string = False
         if self._value is _Value.STRING:
             self._owed += '"'
         elif self._value is _Value.HELD:
@@ -131,21 +137,22 @@ class ToolCallWriter:
     def abandon(self) -> None:
         """The call ends inside a value: its arguments stay without their end."""
         if self._name and self._started:
-            self.incomplete.append(self._index)
+            self.incomplete.append(self.index)
         self._name = ""
         self._value = _Value.NONE
+        self.in_string = False
 
     def _start(self) -> None:
         if not self._started:
             self._started = True
-            self._index += 1
-            self._emit(ToolCallStart(self._index, self._new_id(self._index), self._name))
+            self.index += 1
+            self._emit(ToolCallStart(self.index, self._new_id(self.index), self._name))
 
     def _write(self, text: str) -> None:
         if self._owed:
             text = self._owed + text
             self._owed = ""
-        self._emit(ToolArgumentsDelta(self._index, text))
+        self._emit(ToolArgumentsDelta(self.index, text))
 
     def _new_id(self, index: int) -> str:
         return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"

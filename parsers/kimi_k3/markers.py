@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import IntEnum, auto
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 END_OF_MSG = "<|end_of_msg|>"
@@ -28,6 +28,8 @@ STOP_IDS = (END_OF_MSG_ID, 163_585, 163_593)
 
 MAX_TAG_CHARS = 4_096
 """Text after `<|open|>` or `<|close|>` is no tag once it is longer."""
+_KNOWN_TEXTS = 256
+"""Texts that are remembered for one place inside a tag."""
 
 _NAMES = frozenset({"think", "response", "tools", "call", "argument", "json", "message"})
 _NAME_BEGINNINGS = frozenset(name[:end] for name in _NAMES for end in range(1, len(name) + 1))
@@ -69,10 +71,12 @@ class TagReader:
     Space around the name and the attributes is allowed: some detokenizers put it there.
     """
 
+    __slots__ = ("_body", "_marker", "_place", "tokens")
+
     def __init__(self, marker: str) -> None:
         self._marker = marker
         self._body = ""
-        self._position: _Position = (_In.START, "")
+        self._place = _START[marker]
         self.tokens = 0
 
     @property
@@ -84,37 +88,60 @@ class TagReader:
         """Reads on. False when this can no longer become a tag."""
         self._body += text
         self.tokens += tokens
-        self._position = _advance(self._marker == CLOSE, self._position, text)
-        return self._position[0] is not _In.NOWHERE and len(self._body) <= MAX_TAG_CHARS
+        self._place = self._place[text]
+        return self._place.can_become_tag and len(self._body) <= MAX_TAG_CHARS
 
     def finish(self) -> Tag | None:
         """The tag, now that its end has come; None when it is none."""
-        place, name = self._position
-        if place not in (_In.NAME, _In.SPACE, _In.AFTER_VALUE) or name not in _NAMES:
+        place = self._place
+        if not place.is_tag:
             return None
-        return Tag("/" + name, {}) if self._marker == CLOSE else _opening_tag(name, self._body)
+        return _CLOSING_TAGS[place.name] if self._marker == CLOSE else _opening_tag(place.name, self._body)
 
 
-_Position = tuple[_In, str]
-"""A place and the name read so far."""
+class _Place(dict[str, "_Place"]):
+    """A place inside a tag, and where each text leads from it: tags are few, so most texts are known."""
+
+    __slots__ = ("can_become_tag", "closes", "inside", "is_tag", "name")
+
+    def __init__(self, closes: bool, inside: _In, name: str) -> None:
+        self.closes = closes
+        self.inside = inside
+        self.name = name
+        self.can_become_tag = inside is not _In.NOWHERE
+        self.is_tag = inside in (_In.NAME, _In.SPACE, _In.AFTER_VALUE) and name in _NAMES
+
+    def __missing__(self, text: str) -> _Place:
+        place = _place(self.closes, *_advance(self.closes, self.inside, self.name, text))
+        if len(self) < _KNOWN_TEXTS:
+            self[text] = place
+        return place
 
 
-# Tags are few and their tokens fewer: both are looked up far more often than they are worked out.
+@cache
+def _place(closes: bool, inside: _In, name: str) -> _Place:
+    return _Place(closes, inside, name)
+
+
+_START = {OPEN: _place(False, _In.START, ""), CLOSE: _place(True, _In.START, "")}
+_CLOSING_TAGS = {name: Tag("/" + name, {}) for name in _NAMES}
+
+
 @lru_cache(maxsize=1_024)
 def _opening_tag(name: str, body: str) -> Tag:
     return Tag(name, {key: unescape_attribute(value) for key, value in _ATTRIBUTE.findall(body)})
 
 
-@lru_cache(maxsize=4_096)
-def _advance(closes: bool, position: _Position, text: str) -> _Position:
-    place, name = position
+def _advance(closes: bool, inside: _In, name: str, text: str) -> tuple[_In, str]:
     for char in text:
-        if place in (_In.START, _In.NAME) and not char.isspace():
+        if inside in (_In.START, _In.NAME) and not char.isspace():
             name += char
-            place = _In.NAME if name in _NAME_BEGINNINGS else _In.NOWHERE
+            inside = _In.NAME if name in _NAME_BEGINNINGS else _In.NOWHERE
         else:
-            place = _next_place(place, char, closes=closes, named=name in _NAMES)
-    return place, name
+            inside = _next_place(inside, char, closes=closes, named=name in _NAMES)
+        if inside is _In.NOWHERE:
+            return inside, ""
+    return inside, name
 
 
 def _next_place(place: _In, char: str, *, closes: bool, named: bool) -> _In:

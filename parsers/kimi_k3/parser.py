@@ -2,11 +2,14 @@
 
 Only control ids make structure, so a marker that the model quotes in ordinary tokens stays text. Work
 per token is constant; what is held back is one tag, or one argument that is not a string.
+
+Most calls bring one ordinary token in a state that shows text: `_quick` answers those, and leaves the
+rest, which is everything that can change a state, to the slow way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from parsers.base import ContentDelta, Detokenizer, Finish, OutputEvent, OutputOptions, ReasoningDelta
 from parsers.kimi_k3.arguments import ToolCallWriter
@@ -31,19 +34,20 @@ from parsers.kimi_k3.markers import (
     Tag,
     TagReader,
 )
+from parsers.kimi_k3.pieces import EventsOf, content_of, reasoning_of, string_pieces_of
 from parsers.kimi_k3.text_scanner import TextScanner
 
 _Sink = Callable[[str, int], None]
+_NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
 class KimiK3Parser:
     """Implements `parsers.base.OutputParser` for one choice."""
 
     def __init__(self, options: OutputOptions, detokenizer: Detokenizer) -> None:
-        self.reasoning_tokens = 0
         self.reasoning_retracted = False
-        self._push = detokenizer.push
-        self._flush = detokenizer.flush
+        self._detokenizer = detokenizer
+        self._texts = detokenizer.texts
         self._scanner = TextScanner()
         self._events: list[OutputEvent] = []
         self._calls = ToolCallWriter(
@@ -52,8 +56,12 @@ class KimiK3Parser:
             parallel=options.parallel_tool_calls is not False,
             ids=options.tool_call_ids,
         )
-        self._thought: list[str] | None = []
-        """The first reasoning, kept until it is certain that it is none; then None."""
+        self._thought: list[str] = []
+        """The first reasoning, kept until it is certain that it is none."""
+        self._may_retract = True
+        self._recent: list[str] = []
+        """Single tokens of reasoning that have not been counted and kept yet."""
+        self._reasoning_tokens = 0
         self._held: list[str] = []
         self._tag: TagReader | None = None
         self._sinks: dict[State, _Sink] = {
@@ -65,28 +73,48 @@ class KimiK3Parser:
         }
         self._state = State.DONE
         self._sink: _Sink = self._drop
+        self._quick: EventsOf | None = None
         self._enter(State.THINK if options.thinking else State.RESPONSE)
+        self._quick = self._quick_way()
 
     def __repr__(self) -> str:
         return f"<KimiK3Parser {self._state.name}, {self._calls.complete} calls>"
 
     @property
+    def reasoning_tokens(self) -> int:
+        return self._reasoning_tokens + len(self._recent)
+
+    @property
     def incomplete_calls(self) -> Collection[int]:
         return self._calls.incomplete
 
-    def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]:
+    def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]:
+        if (quick := self._quick) and len(token_ids) == 1:
+            token_id = token_ids[0]
+            if token_id < FIRST_CONTROL_ID:
+                text = self._texts[token_id]
+                if text:
+                    return quick(text)
+        events = self._feed_slowly(token_ids)
+        self._quick = self._quick_way()
+        return events
+
+    def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         self._events = events
-        push, flush = self._push, self._flush
+        detokenizer = self._detokenizer
+        push = detokenizer.push
         run: list[str] = []
         for token_id in token_ids:
             if token_id < FIRST_CONTROL_ID:
                 run.append(push(token_id))
             else:
-                # Bytes that wait for the rest of their character wait in vain.
-                half = flush()
-                if run or half:
-                    self._sink("".join(run) + half, len(run))
+                if detokenizer.pending:
+                    # The rest of this character is awaited in vain.
+                    self._sink("".join(run) + detokenizer.flush(), len(run))
+                    run = []
+                elif run:
+                    self._sink("".join(run), len(run))
                     run = []
                 self._control(token_id)
         if run:
@@ -97,6 +125,7 @@ class KimiK3Parser:
         """The same for a worker that sends text and no ids; reasoning tokens are then not counted."""
         events: list[OutputEvent] = []
         self._events = events
+        self._quick = None
         for piece in self._scanner.feed(text):
             if isinstance(piece, str):
                 self._sink(piece, 0)
@@ -123,11 +152,18 @@ class KimiK3Parser:
     # Where text goes, by state.
 
     def _reason(self, text: str, tokens: int) -> None:
-        self.reasoning_tokens += tokens
+        self._reasoning_tokens += tokens
         if text:
             self._events.append(ReasoningDelta(text))
-            if self._thought is not None:
+            if self._may_retract:
+                self._keep_recent()
                 self._thought.append(text)
+
+    def _keep_recent(self) -> None:
+        self._reasoning_tokens += len(self._recent)
+        if self._may_retract:
+            self._thought += self._recent
+        self._recent = []
 
     def _respond(self, text: str, tokens: int) -> None:
         if text:
@@ -146,6 +182,32 @@ class KimiK3Parser:
     def _read_tag(self, text: str, tokens: int) -> None:
         if self._tag and not self._tag.feed(text, tokens):
             self._release_tag()
+
+    # The same for one ordinary token.
+
+    def _quick_way(self) -> EventsOf | None:
+        """Good until something else than a whole ordinary token comes."""
+        if self._detokenizer.pending:
+            return None
+        if self._tag is not None:
+            return self._read_tag_quickly
+        if self._state is State.ARGUMENT:
+            return string_pieces_of(self._calls.index) if self._calls.in_string else None
+        if self._state is State.THINK:
+            return self._reason_quickly
+        return content_of if self._state is State.RESPONSE else None
+
+    def _reason_quickly(self, text: str) -> Sequence[OutputEvent]:
+        self._recent.append(text)
+        return reasoning_of(text)
+
+    def _read_tag_quickly(self, text: str) -> list[OutputEvent]:
+        events: list[OutputEvent] = []
+        if self._tag is not None and not self._tag.feed(text, 1):
+            self._events = events
+            self._release_tag()
+            self._quick = self._quick_way()
+        return events
 
     # What control tokens do.
 
@@ -190,8 +252,10 @@ class KimiK3Parser:
 
     def _step(self, name: str, tag: Tag | None) -> None:
         state, effects = TABLE[self._state][name]
-        if state is not State.THINK and self._state is State.THINK and Effect.RETRACT_THOUGHT not in effects:
-            self._thought = None
+        if self._state is State.THINK:
+            self._keep_recent()
+            if state is not State.THINK and Effect.RETRACT_THOUGHT not in effects:
+                self._forget_thought()
         for effect in effects:
             self._apply(effect, tag)
         if self._state is not State.DONE:
@@ -203,36 +267,39 @@ class KimiK3Parser:
         self._sink = self._sinks.get(state, self._drop)
 
     def _apply(self, effect: Effect, tag: Tag | None) -> None:
-        attributes = tag.attributes if tag else {}
-        match effect:
-            case Effect.RETRACT_THOUGHT:
-                self._retract_thought()
-            case Effect.SHOW_HELD:
-                self._respond("".join(self._held), 0)
-            case Effect.BEGIN_CALL:
-                self._calls.begin(attributes.get("tool"))
-            case Effect.BEGIN_ARGUMENT:
-                self._calls.begin_argument(attributes)
-            case Effect.BEGIN_JSON:
-                self._calls.begin_json()
-            case Effect.END_VALUE:
-                self._calls.end_value()
-            case Effect.END_CALL:
-                self._calls.end()
-            case Effect.RECOVER_CALL:
-                self._calls.recover()
-            case Effect.ABANDON_CALL:
-                self._calls.abandon()
-            case Effect.NEW_MESSAGE:
-                if attributes.get("role") != "assistant":
-                    self._enter(State.DONE)
+        _EFFECTS[effect](self, tag.attributes if tag else _NO_ATTRIBUTES)
+
+    def _show_held(self) -> None:
+        self._respond("".join(self._held), 0)
+
+    def _new_message(self, attributes: Mapping[str, str]) -> None:
+        if attributes.get("role") != "assistant":
+            self._enter(State.DONE)
 
     def _retract_thought(self) -> None:
-        if self._thought is None:
+        if not self._may_retract:
             return
         text = "".join(self._thought)
-        self._thought = None
-        self.reasoning_tokens = 0
+        self._forget_thought()
+        self._reasoning_tokens = 0
         if text:
             self.reasoning_retracted = True
             self._events.append(ContentDelta(text))
+
+    def _forget_thought(self) -> None:
+        self._may_retract = False
+        self._thought = []
+
+
+_EFFECTS: Mapping[Effect, Callable[[KimiK3Parser, Mapping[str, str]], None]] = {
+    Effect.RETRACT_THOUGHT: lambda parser, _: parser._retract_thought(),
+    Effect.SHOW_HELD: lambda parser, _: parser._show_held(),
+    Effect.BEGIN_CALL: lambda parser, attributes: parser._calls.begin(attributes.get("tool")),
+    Effect.BEGIN_ARGUMENT: lambda parser, attributes: parser._calls.begin_argument(attributes),
+    Effect.BEGIN_JSON: lambda parser, _: parser._calls.begin_json(),
+    Effect.END_VALUE: lambda parser, _: parser._calls.end_value(),
+    Effect.END_CALL: lambda parser, _: parser._calls.end(),
+    Effect.RECOVER_CALL: lambda parser, _: parser._calls.recover(),
+    Effect.ABANDON_CALL: lambda parser, _: parser._calls.abandon(),
+    Effect.NEW_MESSAGE: lambda parser, attributes: parser._new_message(attributes),
+}
