@@ -127,6 +127,16 @@ class PrefixChain:
             self.hashes += self._known[done:upto]
         return True
 
+    def end(self) -> int:
+        """The hash of all whole blocks of the prompt, whatever bounds the chain; the root if none."""
+        whole = len(self._tokens) // self._block_size
+        if len(self._known) < whole:
+            done = len(self._known)
+            parent = self._known[-1] if done else self._root
+            rest = self._tokens[done * self._block_size :].tobytes()
+            return extend_hashes(parent, rest, self._block_size)[-1]
+        return self._known[whole - 1] if whole else self._root
+
     def _hash(self, start: int, stop: int) -> None:
         part = self._tokens[start * self._block_size : stop * self._block_size].tobytes()
         parent = self._known[-1] if start else self._root

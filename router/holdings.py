@@ -7,9 +7,11 @@ sources: prefix hash -> bit mask of sources.
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from router.ends import RequestEnds
 from router.events import EngineHash, GroupKind
+from router.evidence import HitRule
 from router.messages import WorkerKey
 
 K = TypeVar("K")
@@ -101,10 +103,27 @@ def unset(masks: dict[K, int], key: K, bit: int) -> None:
 class Source:
     """One worker rank as the index sees it. Each life has its own bit, so that old marks are void at once."""
 
-    __slots__ = ("bit", "blocks", "classes", "groups", "key", "sizes", "waiting")
+    __slots__ = (
+        "bit",
+        "blocks",
+        "classes",
+        "discount",
+        "ends",
+        "groups",
+        "hit_rule",
+        "key",
+        "sizes",
+        "waiting",
+    )
 
     def __init__(self, key: WorkerKey, bit: int) -> None:
         self.key = key
+        self.hit_rule = HitRule.STATE
+        """Written by the index's `follow` alone."""
+        self.discount = 1.0
+        """Share of the attention that counts under `HitRule.DISCOUNT`."""
+        self.ends: RequestEnds | None = None
+        """Kept for engines that announce no states and tell finishes apart."""
         self.begin(bit)
 
     def begin(self, bit: int) -> None:
@@ -118,6 +137,8 @@ class Source:
         """Block sizes seen from attention groups, in tokens."""
         self.waiting: set[EngineHash] = set()
         """State blocks whose prefix is not known yet."""
+        if self.ends is not None:
+            self.ends = self.ends.renewed()
 
     @property
     def rule(self) -> Rule:
@@ -191,6 +212,8 @@ class Source:
                 self.waiting.discard(block)
         elif complete:
             group_class.unmark(prefix, self.bit)
+            if self.ends is not None:
+                self.ends.drop(prefix, self.bit)
 
 
 class LostLife:
@@ -201,7 +224,12 @@ class LostLife:
     def __init__(self, source: Source) -> None:
         self.bit = source.bit
         self.size = source.blocks
-        self._groups = [(group.group_class.table, group.held) for group in source.groups.values()]
+        self._groups: list[tuple[Table, dict[Any, int | None] | dict[Any, int]]] = [
+            (group.group_class.table, group.held) for group in source.groups.values()
+        ]
+        if source.ends is not None:
+            self.size += len(source.ends.marks)
+            self._groups.append((source.ends.table, source.ends.marks))
 
     def sweep(self, budget: int) -> int:
         """Clear up to `budget` marks; answers how many it did. `size` counts what is left."""

@@ -17,12 +17,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
+from router.ends import RequestEnds
 from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
+from router.evidence import HitRule, Predictions
 from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
-from router.hits import Depth, contiguous, satisfying_all
+from router.hits import Depth, contiguous, ending_in_run, satisfying_all
 from router.holdings import (
     ATTENTION,
     Demand,
@@ -69,6 +72,39 @@ class IndexStats(msgspec.Struct):
     """Entries given up for the memory cap."""
 
 
+class Match:
+    """What the sources hold of one prompt. Good until the index changes."""
+
+    __slots__ = ("_index", "usable", "walks")
+
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
+        self.walks: list[_Walk] = []
+        self.usable: dict[Source, int] = {}
+        """Cached tokens by the rule that each source follows; sources without any are absent."""
+
+    def predictions(self, source: Source) -> Predictions:
+        """Cached tokens on one source by each rule."""
+        bests = [self._index.depths_of(source, walk) for walk in self.walks if walk.mask & source.bit]
+        if not bests:
+            return Predictions(0, 0, None if source.ends is None else 0)
+        state, attention, finished = (max(column) for column in zip(*bests, strict=True))
+        return Predictions(state, attention, None if source.ends is None else finished)
+
+    def prompt_ends(self, source: Source) -> list[tuple[int, int]]:
+        """(block size, prefix that names all whole blocks of the prompt), for each of the source's sizes."""
+        return [(walk.block_size, walk.chain.end()) for walk in self.walks if walk.mask & source.bit]
+
+
+class _Walk(NamedTuple):
+    """A prompt's chain at one block size, and how deep attention goes on the sources of `mask`."""
+
+    block_size: int
+    mask: int
+    chain: PrefixChain
+    depths: list[Depth]
+
+
 class PrefixIndex:
     """Blocks by prefix for any number of sources. Not thread-safe; no call blocks."""
 
@@ -86,6 +122,10 @@ class PrefixIndex:
         """Block size -> mask of the sources that have announced it."""
         self._rules: dict[Rule, int] = {}
         """State classes -> mask of the sources with exactly these."""
+        self._ends: Table = {}
+        """Where finished requests ended, on sources of which only that tells."""
+        self._exceptions: dict[HitRule, int] = {}
+        """Hit rule -> mask of the sources that follow it instead of their announced states."""
         self._lost: deque[LostLife] = deque()
         self._sources: set[Source] = set()
         self._blocks = 0
@@ -137,19 +177,62 @@ class PrefixIndex:
         At most the whole blocks of all tokens but the last, which an engine always computes. Raises TypeError
         when the tokens are not uint32.
         """
-        found: dict[Source, int] = {}
+        return self.match(tokens, cache_salt, lora, memo).usable
+
+    def match(
+        self,
+        tokens: TokenIds,
+        cache_salt: str | None = None,
+        lora: str | None = None,
+        memo: HashMemo | None = None,
+    ) -> Match:
+        """As `find`, with what every hit rule says."""
+        match = Match(self)
+        found = match.usable
         root = self._hasher.root(cache_salt, lora)
         for block_size, mask in self._sizes.items():
             limit = (len(tokens) - 1) // block_size
             if limit < 1 or not mask:
                 continue
             chain = PrefixChain(tokens, block_size, root, limit, memo)
-            for depth, members in self._usable(chain, block_size, mask):
+            walk = _Walk(block_size, mask, chain, contiguous(chain, self._attention, mask))
+            match.walks.append(walk)
+            for depth, members in self._usable(walk):
                 usable = depth * block_size
                 for source in self._members(members):
                     if usable > found.get(source, 0):
                         found[source] = usable
-        return found
+        for source in self._members(self._exceptions.get(HitRule.DISCOUNT, 0)):
+            if source in found:
+                found[source] = int(found[source] * source.discount)
+        return match
+
+    def depths_of(self, source: Source, walk: _Walk) -> tuple[int, int, int]:
+        """Tokens that count as cached on one source: by state, by attention, by finished requests."""
+        bit = source.bit
+        depth = next((depth for depth, members in walk.depths if members & bit), 0)
+        if not depth:
+            return 0, 0, 0
+        size, hashes = walk.block_size, walk.chain.hashes
+        by_state = self._satisfying(hashes, [(depth, bit)], source.rule, size)
+        by_ends = by_state if source.ends is None else ending_in_run(hashes, [(depth, bit)], self._ends, 1)
+        return (
+            by_state[0][0] * size if by_state else 0,
+            depth * size,
+            by_ends[0][0] * size if by_ends else 0,
+        )
+
+    def follow(self, source: Source, rule: HitRule) -> None:
+        """From now on the source's hits are predicted by this rule."""
+        unset(self._exceptions, source.hit_rule, source.bit)
+        source.hit_rule = rule
+        if source.bit in self._owners:
+            self._except(source)
+
+    def finish(self, source: Source, prefix: int) -> None:
+        """A request whose answer fills no block of its own is finished."""
+        if source.ends is not None and self._attention.get(prefix, 0) & source.bit:
+            source.ends.finished(prefix, source.bit)
 
     def sweep(self, budget: int) -> None:
         """Clear up to `budget` marks of lost lives."""
@@ -182,6 +265,12 @@ class PrefixIndex:
     def _adopt(self, source: Source) -> None:
         self._owners[source.bit] = source
         self._follow(source)
+        self._except(source)
+
+    def _except(self, source: Source) -> None:
+        rule = source.hit_rule
+        if rule is not HitRule.STATE:
+            self._exceptions[rule] = self._exceptions.get(rule, 0) | source.bit
 
     def _follow(self, source: Source) -> None:
         self._rules[source.rule] = self._rules.get(source.rule, 0) | source.bit
@@ -192,6 +281,7 @@ class PrefixIndex:
         for block_size in source.sizes:
             unset(self._sizes, block_size, bit)
         unset(self._rules, source.rule, bit)
+        unset(self._exceptions, source.hit_rule, bit)
         self._blocks -= source.blocks
         self._lost.append(LostLife(source))
         self.sweep(1)
@@ -265,6 +355,16 @@ class PrefixIndex:
             if block in source.waiting:
                 source.settle(block, prefix)
         self._count_stored(source.blocks - before)
+        if prefixes:
+            self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
+
+    def _note_end(self, source: Source, event: BlockStored, parent: int | None, last: int) -> None:
+        """Only SGLang's hashes are signed, and only SGLang's stores tell the ends of requests apart."""
+        if source.ends is None:
+            if len(source.classes) > 1 or not any(map(_is_negative, event.block_hashes)):
+                return
+            source.ends = RequestEnds(self._ends)
+        source.ends.stored(parent, last, source.bit)
 
     def _repeat(self, group: Group, block: EngineHash) -> None:
         group.repeats[block] = group.repeats.get(block, 0) + 1
@@ -310,19 +410,37 @@ class PrefixIndex:
 
     # Lookup
 
-    def _usable(self, chain: PrefixChain, block_size: int, mask: int) -> list[Depth]:
-        depths = contiguous(chain, self._attention, mask)
+    def _usable(self, walk: _Walk) -> list[Depth]:
+        depths, hashes = walk.depths, walk.chain.hashes
         usable: list[Depth] = []
-        for rule, followers in self._rules.items():
-            theirs = [(depth, held) for depth, members in depths if (held := members & followers)]
-            if theirs and rule:
-                classes = [(self._tables[demand], demand.span(block_size)) for demand in rule]
-                theirs = satisfying_all(chain.hashes, theirs, classes)
+        exceptions = 0
+        for hit_rule, followers in self._exceptions.items():
+            exceptions |= followers
+            theirs = _of(depths, followers)
+            if hit_rule is HitRule.FINISHED:
+                theirs = ending_in_run(hashes, theirs, self._ends, 1)
             usable += theirs
+        for rule, followers in self._rules.items():
+            theirs = _of(depths, followers & ~exceptions)
+            usable += self._satisfying(hashes, theirs, rule, walk.block_size)
         return usable
+
+    def _satisfying(self, hashes: list[int], depths: list[Depth], rule: Rule, block_size: int) -> list[Depth]:
+        if not depths or not rule:
+            return depths
+        classes = [(self._tables[demand], demand.span(block_size)) for demand in rule]
+        return satisfying_all(hashes, depths, classes)
 
     def _members(self, mask: int) -> Iterator[Source]:
         while mask:
             low = mask & -mask
             mask ^= low
             yield self._owners[low]
+
+
+def _of(depths: list[Depth], mask: int) -> list[Depth]:
+    return [(depth, held) for depth, members in depths if (held := members & mask)]
+
+
+def _is_negative(block: EngineHash) -> bool:
+    return isinstance(block, int) and block < 0

@@ -112,17 +112,21 @@ class LoadBook:
         self._end_prefill(reservation)
         self._report(reservation, cached_tokens)
 
-    def release(self, number: int, cached_tokens: int | None) -> None:
-        """The request is over. A second release is counted and changes nothing."""
+    def release(self, number: int, cached_tokens: int | None) -> int | None:
+        """The request is over. A second release is counted and changes nothing.
+
+        Answers the cached tokens that the worker reported, now or at the first token.
+        """
         reservation = self._open.pop(number, None)
         if reservation is None:
             self.ignored += 1
-            return
+            return None
         self._end_prefill(reservation)
         self._report(reservation, cached_tokens)
         reservation.load.sequences -= 1
         reservation.load.context_tokens -= reservation.prompt_tokens
         self._forget_idle(reservation.load.key)
+        return reservation.cached_tokens
 
     def _forget_idle(self, key: WorkerKey) -> None:
         if key in self._leaving and not self._loads[key].sequences:

@@ -24,6 +24,7 @@ from router.messages import (
     WorkerKey,
 )
 from router.policy import Target, make_policy
+from router.rules import Prompt, RuleKeeper
 from router.variants import Found, eligible_pools, find_overlaps, without_overlaps
 
 _NOTHING = Found({}, 0)
@@ -39,6 +40,11 @@ class TargetStats(msgspec.Struct, frozen=True):
     queued_tokens: int
     context_tokens: int
     indexed_blocks: int
+    hit_rule: str
+    """How its cached tokens are predicted."""
+    hit_rule_switches: int
+    suspect_hits: int
+    """Reported hits that the states it announced do not allow."""
 
 
 class RouterStats(msgspec.Struct, frozen=True):
@@ -89,6 +95,7 @@ class Router:
         self._cost = CostModel(costs or CostConstants())
         self._policy = make_policy(policy, self._cost, self._random)
         self._index = PrefixIndex(PrefixHasher(seed), max_blocks)
+        self._rules = RuleKeeper(self._index)
         self._loads = LoadBook()
         self._workers: dict[str, _Worker] = {}
         self._targets: dict[WorkerKey, Target] = {}
@@ -107,6 +114,7 @@ class Router:
             target = Target(
                 info, key, self._loads.load_of(key), self._index.open(key), last_used=-self._random.random()
             )
+            self._rules.open(key)
             self._targets[key] = target
             targets.append(target)
         self._workers[info.worker] = _Worker(info, targets)
@@ -119,6 +127,7 @@ class Router:
             return
         for target in worker.targets:
             del self._targets[target.key]
+            self._rules.close(target.key)
             self._index.close(target.source)
             self._loads.drop(target.key)
         self._serving.clear()
@@ -143,8 +152,14 @@ class Router:
         self._routed += 1
         target.last_used = self._routed
         prompt_tokens, overlap = found.tokens(target), found.overlap(target)
+        reservation = self._loads.reserve(target.load, prompt_tokens, prompt_tokens if decode else overlap)
+        looked_up = found.looked_up(target)
+        if looked_up is not None:
+            token_ids, match = looked_up
+            prompt = Prompt(token_ids, request.cache_salt, request.lora)
+            self._rules.placed(reservation, target.source, match, prompt)
         return Placement(
-            reservation=self._loads.reserve(target.load, prompt_tokens, prompt_tokens if decode else overlap),
+            reservation=reservation,
             target=target.key,
             overlap_tokens=overlap,
             best_overlap_tokens=found.best_overlap(targets),
@@ -173,7 +188,8 @@ class Router:
 
     def release(self, message: Release) -> None:
         """A reservation is over. A second release is counted and ignored."""
-        self._loads.release(message.reservation, message.cached_tokens)
+        reported = self._loads.release(message.reservation, message.cached_tokens)
+        self._rules.released(message.reservation, message.output_tokens, reported)
 
     def apply(self, key: WorkerKey, events: Iterable[KvEvent]) -> None:
         """Take in a rank's KV events in the order of publication. An unknown rank's are only counted."""
@@ -203,7 +219,7 @@ class Router:
             overlap=msgspec.structs.replace(self._loads.overlap),
             index=self._index.stats(),
             targets=[
-                _target_stats(target, worker.available)
+                self._target_stats(target, worker.available)
                 for worker in self._workers.values()
                 for target in worker.targets
             ],
@@ -253,6 +269,21 @@ class Router:
                 self._serving[model, role, pools] = targets
         return targets
 
+    def _target_stats(self, target: Target, available: bool) -> TargetStats:
+        load, evidence = target.load, self._rules.of(target.key)
+        return TargetStats(
+            key=target.key,
+            available=available,
+            sequences=load.sequences,
+            waiting=load.waiting,
+            queued_tokens=load.queued_tokens,
+            context_tokens=load.context_tokens,
+            indexed_blocks=target.source.blocks,
+            hit_rule=self._rules.shown(target.source),
+            hit_rule_switches=evidence.switches,
+            suspect_hits=evidence.suspect_hits,
+        )
+
     def _reasons(self, request: RouteRequest) -> str:
         if not self._workers:
             return "there are no workers"
@@ -273,16 +304,3 @@ def _reason(worker: _Worker, request: RouteRequest) -> str:
     if worker.info.worker in request.exclude:
         return "failed this request already"
     return "has no ranks"
-
-
-def _target_stats(target: Target, available: bool) -> TargetStats:
-    load = target.load
-    return TargetStats(
-        key=target.key,
-        available=available,
-        sequences=load.sequences,
-        waiting=load.waiting,
-        queued_tokens=load.queued_tokens,
-        context_tokens=load.context_tokens,
-        indexed_blocks=target.source.blocks,
-    )

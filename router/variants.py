@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from router.holdings import Source
-from router.index import PrefixIndex
-from router.messages import RouteRequest
+from router.index import Match, PrefixIndex
+from router.messages import RouteRequest, TokenIds
 from router.policy import Overlaps, Target
 
 _NO_SURPLUS: Mapping[str, int] = {}
@@ -24,6 +24,8 @@ class Found(NamedTuple):
     prompt_tokens: int
     surplus: Mapping[str, int] = _NO_SURPLUS
     """By pool, by how much `prompt_tokens` and the overlaps exceed those of the pool's own variant."""
+    matches: Sequence[tuple[frozenset[str] | None, TokenIds, Match]] = ()
+    """What was looked up, by pools (None for all)."""
 
     def tokens(self, target: Target) -> int:
         """The prompt's length in the target's encoding."""
@@ -32,6 +34,13 @@ class Found(NamedTuple):
     def overlap(self, target: Target) -> int:
         """What the target holds of it."""
         return max(self.overlaps.get(target.source, 0) - self.surplus.get(target.info.pool, 0), 0)
+
+    def looked_up(self, target: Target) -> tuple[TokenIds, Match] | None:
+        """The prompt in the target's encoding and what was found of it; None where nothing was looked up."""
+        for pools, token_ids, match in self.matches:
+            if pools is None or target.info.pool in pools:
+                return token_ids, match
+        return None
 
     def best_overlap(self, targets: Sequence[Target]) -> int:
         """The most that a target holds."""
@@ -46,19 +55,23 @@ class Found(NamedTuple):
 def find_overlaps(index: PrefixIndex, request: RouteRequest, targets: Sequence[Target]) -> Found:
     """What each target holds of the request's prompt, in the target's own encoding."""
     if not request.variants:
-        overlaps = index.find(request.token_ids, request.cache_salt, request.lora, request.hashes)
-        return Found(overlaps, len(request.token_ids))
+        match = index.match(request.token_ids, request.cache_salt, request.lora, request.hashes)
+        looked_up = [(None, request.token_ids, match)]
+        return Found(match.usable, len(request.token_ids), matches=looked_up)
     longest = max(len(variant.token_ids) for variant in request.variants)
     surplus: dict[str, int] = {}
     scaled: dict[Source, int] = {}
+    matches: list[tuple[frozenset[str] | None, TokenIds, Match]] = []
     for variant in request.variants:
-        held = index.find(variant.token_ids, request.cache_salt, request.lora, variant.hashes)
+        match = index.match(variant.token_ids, request.cache_salt, request.lora, variant.hashes)
+        matches.append((variant.pools, variant.token_ids, match))
+        held = match.usable
         more = longest - len(variant.token_ids)
         surplus |= dict.fromkeys(variant.pools, more)
         for target in targets:
             if target.info.pool in variant.pools:
                 scaled[target.source] = held.get(target.source, 0) + more
-    return Found(scaled, longest, surplus)
+    return Found(scaled, longest, surplus, matches)
 
 
 def without_overlaps(request: RouteRequest) -> Found:
