@@ -38,15 +38,27 @@ class AgenticSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Session:
-    """One agent, or one sub-agent of `parent`."""
+    """One agent, or one sub-agent of `parent`. Its course is its own, whatever order others end in."""
 
-    def __init__(self, number: int, text: list[Segment], turns: int, parent: _Session | None = None) -> None:
+    def __init__(self, number: int, seed: str, parent: _Session | None = None) -> None:
         self.number = number
-        self.text = text
-        self.turns = turns
+        self.seed = seed
+        self.random = Random(seed)
         self.parent = parent
+        self.text: list[Segment] = []
+        self.turns = 0
         self.helpers = 0
         """Sub-agents still at work for it."""
+        self._count = 0
+
+    def add(self, sizes: tuple[int, int]) -> Segment:
+        """Text of its own, at the end."""
+        self.text.append(((self.seed, self.fresh()), self.random.randint(*sizes)))
+        return self.text[-1]
+
+    def fresh(self) -> int:
+        self._count += 1
+        return self._count
 
 
 class Agentic:
@@ -54,23 +66,24 @@ class Agentic:
 
     def __init__(self, seed: int, block_tokens: int, spec: AgenticSpec | None = None) -> None:
         self.spec = spec or AgenticSpec()
-        self._random = Random(f"agentic {seed}")
+        self._seed = f"agentic {seed}"
         self._names = BlockNames(block_tokens)
+        random = Random(self._seed)
+        self._systems = [random.randint(*self.spec.system) for _ in range(self.spec.kinds)]
         self._weights = [1 / (kind + 1) for kind in range(self.spec.kinds)]
-        self._systems = [self._random.randint(*self.spec.system) for _ in range(self.spec.kinds)]
         self._sessions: dict[int, _Session] = {}
-        self._count = 0
+        self._opened = 0
+        self._agents = 0
 
     def start(self) -> Iterable[Request]:
         """Sessions that are under way at all stages, so that the load is steady from the start."""
         for _ in range(self.spec.sessions):
             session = self._agent()
-            done = self._random.randrange(session.turns)
-            session.turns -= done
-            for _ in range(done):
-                self._grow(session)
-                session.text.append(self._answer())
-            yield self._turn(session, self._random.uniform(0.0, sum(self.spec.pause)))
+            for _ in range(session.random.randrange(session.turns)):
+                session.turns -= 1
+                session.add(self.spec.grows)
+                session.add(self.spec.output)
+            yield self._turn(session, session.random.uniform(0.0, sum(self.spec.pause)))
 
     def finished(self, request: Request, now: float) -> Iterable[Request]:
         session = self._sessions[request.session]
@@ -84,50 +97,46 @@ class Agentic:
         parent = session.parent
         if parent is None:
             yield self._turn(self._agent(), now)
-        else:
-            parent.helpers -= 1
-            if not parent.helpers:
-                yield self._turn(parent, now)
+            return
+        parent.helpers -= 1
+        if not parent.helpers:
+            yield self._turn(parent, now)
 
     def _goes_on(self, session: _Session, now: float) -> Iterable[Request]:
-        begin = now + self._random.uniform(*self.spec.pause)
-        if session.parent is None and self._random.random() < self.spec.fan_out:
+        begin = now + session.random.uniform(*self.spec.pause)
+        if session.parent is None and session.random.random() < self.spec.fan_out:
             yield from self._send_out(session, begin)
         else:
             yield self._turn(session, begin)
 
     def _send_out(self, parent: _Session, begin: float) -> Iterable[Request]:
-        brief = (("brief", self._fresh()), self._random.randint(*self.spec.brief))
-        parent.helpers = self._random.randint(*self.spec.siblings)
+        brief = ("brief", parent.seed, parent.fresh()), parent.random.randint(*self.spec.brief)
+        parent.helpers = parent.random.randint(*self.spec.siblings)
         for _ in range(parent.helpers):
-            text: list[Segment] = [("helper", self.spec.helper_system), brief]
-            helper = self._open(text, self._random.randint(*self.spec.helper_turns), parent)
-            helper.text.append((("task", self._fresh()), self._random.randint(*self.spec.task)))
-            yield self._turn(helper, begin, grow=False)
+            helper = self._open(f"{parent.seed} {parent.fresh()}", parent)
+            helper.text += [("helper", self.spec.helper_system), brief]
+            helper.turns = helper.random.randint(*self.spec.helper_turns)
+            helper.add(self.spec.task)
+            yield self._request(helper, begin)
 
     def _agent(self) -> _Session:
-        kind = self._random.choices(range(self.spec.kinds), self._weights)[0]
-        return self._open([(("system", kind), self._systems[kind])], self._random.randint(*self.spec.turns))
-
-    def _open(self, text: list[Segment], turns: int, parent: _Session | None = None) -> _Session:
-        session = _Session(self._fresh(), text, turns, parent)
-        self._sessions[session.number] = session
+        session = self._open(f"{self._seed} {self._agents}")
+        self._agents += 1
+        kind = session.random.choices(range(self.spec.kinds), self._weights)[0]
+        session.text.append((("system", kind), self._systems[kind]))
+        session.turns = session.random.randint(*self.spec.turns)
         return session
 
-    def _turn(self, session: _Session, arrival: float, *, grow: bool = True) -> Request:
-        if grow:
-            self._grow(session)
-        answer = self._answer()
-        request = make_request(self._names, arrival, session.text, answer, session.number)
-        session.text.append(answer)
-        return request
+    def _open(self, seed: str, parent: _Session | None = None) -> _Session:
+        session = self._sessions[self._opened] = _Session(self._opened, seed, parent)
+        self._opened += 1
+        return session
 
-    def _grow(self, session: _Session) -> None:
-        session.text.append((("turn", self._fresh()), self._random.randint(*self.spec.grows)))
+    def _turn(self, session: _Session, arrival: float) -> Request:
+        session.add(self.spec.grows)
+        return self._request(session, arrival)
 
-    def _answer(self) -> Segment:
-        return ("answer", self._fresh()), self._random.randint(*self.spec.output)
-
-    def _fresh(self) -> int:
-        self._count += 1
-        return self._count
+    def _request(self, session: _Session, arrival: float) -> Request:
+        prompt = list(session.text)
+        answer = session.add(self.spec.output)
+        return make_request(self._names, arrival, prompt, answer, session.number)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from loadtests.fleet.cache import CacheEvent, Stored
+from loadtests.fleet.engine import Engine, Step
 from loadtests.fleet.request import Request, token_ids
+from loadtests.fleet.timing import Pace
 from router.cost import CostConstants
 from router.events import BlockRemoved, BlockStored, GroupKind, KvEvent
 from router.messages import FirstToken, Release, RouteRequest, WorkerInfo, WorkerKey
@@ -43,8 +45,19 @@ class Chooser(Protocol):
         """KV events as they reach the router, late or not at all."""
 
 
-MakeChooser = Callable[[int, int], Chooser]
-"""From a seed and the tokens of a block."""
+class Sight(Protocol):
+    """A worker as only an oracle may look at it."""
+
+    engine: Engine
+    pace: Pace
+    step: Step | None
+    began: float
+    """When the step began."""
+
+
+Sights = Mapping[str, Sight]
+MakeChooser = Callable[[int, int, Sights], Chooser]
+"""From a seed, the tokens of a block and the workers by name."""
 
 
 class RouterChooser:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from loadtests.fleet.cache import CacheEvent
-from loadtests.fleet.chooser import Chooser
+from loadtests.fleet.chooser import MakeChooser
 from loadtests.fleet.engine import Engine, EngineSpec, Running, Step
 from loadtests.fleet.request import Request
 from loadtests.fleet.timing import Noise, Pace
@@ -90,13 +90,13 @@ class Worker:
 class Fleet:
     """One run. `run` may be called once."""
 
-    def __init__(self, spec: FleetSpec, chooser: Chooser, seed: int) -> None:
+    def __init__(self, spec: FleetSpec, make_chooser: MakeChooser, seed: int) -> None:
         self.spec = spec
         self.workers: dict[str, Worker] = {}
         self.now = 0.0
         self.records: list[Record] = []
         self.lost_messages = 0
-        self._chooser = chooser
+        self._chooser = make_chooser(seed, spec.engine.block_tokens, self.workers)
         self._seed = seed
         self._losses = Random(f"losses {seed}")
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -106,6 +106,11 @@ class Fleet:
         self._workload: Workload | None = None
         for number in range(spec.workers):
             self._join(f"w{number}")
+
+    @property
+    def preemptions(self) -> int:
+        """Of the workers that are there now."""
+        return sum(worker.engine.preemptions for worker in self.workers.values())
 
     def run(self, workload: Workload) -> list[Record]:
         """All requests to their end; records in the order of arrival."""

@@ -70,9 +70,11 @@ def _blocks(line: _Line, names: BlockNames, known: dict[int, int]) -> tuple[int,
     size = names.block_tokens
     whole = line.input_length // size
     total = (line.input_length + max(line.output_length, 1)) // size
-    prompt = [
-        known[key] if key in known else known.setdefault(key, names.fresh()) for key in line.hash_ids[:whole]
-    ]
+    prompt = []
+    for key in line.hash_ids[:whole]:
+        if key not in known:
+            known[key] = names.fresh()
+        prompt.append(known[key])
     return (*prompt, *(names.fresh() for _ in range(total - len(prompt))))
 
 

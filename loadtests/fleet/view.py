@@ -95,16 +95,16 @@ class Prompt:
 
 
 class Formula(Protocol):
-    """A policy: one of at least one worker for a prompt. `cached[i]` are tokens that `workers[i]` holds."""
+    """A policy."""
 
-    def pick(
-        self, workers: Sequence[WorkerView], prompt: Prompt, cached: Sequence[int], now: float
-    ) -> int: ...
+    def pick(self, workers: Sequence[WorkerView], prompt: Prompt, cached: Sequence[int], now: float) -> int:
+        """Position of one of at least one worker; `cached` are tokens that each holds of the prompt."""
 
     def placed(self, flight: Flight, now: float) -> None:
         """The request has been placed as `pick` said."""
 
-    def first_token(self, flight: Flight, now: float) -> None: ...
+    def first_token(self, flight: Flight, now: float) -> None:
+        """Its prefill is over."""
 
 
 class ViewChooser:

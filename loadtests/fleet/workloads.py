@@ -153,7 +153,7 @@ def chat(
     mean_turns: float = 3.0,
     think: float = 40.0,
 ) -> OpenLoop:
-    """Conversations whose turns arrive on their own schedule, `rate` new ones a second for `duration` seconds."""
+    """Conversations, `rate` new ones a second for `duration` seconds; turns do not wait for answers."""
     random = Random(f"chat {seed}")
     names = BlockNames(block_tokens)
     requests: list[Request] = []
