@@ -7,6 +7,7 @@ seldom as the state "ERR".
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -19,6 +20,9 @@ import numpy as np
 from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata
 from simulator.kv.transport import Indices, Transfer, TransferError
+from simulator.nixl.api import Runtime
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -53,8 +57,11 @@ class _Read:
 class NixlThread:
     """Owns the agent: no other thread touches it. Methods may be called from any thread and give futures."""
 
-    def __init__(self, api: Any, name: str, arena: Arena, on_notification: Callable[[bytes], None]) -> None:
-        self._api = api
+    def __init__(
+        self, runtime: Runtime, name: str, arena: Arena, on_notification: Callable[[bytes], None]
+    ) -> None:
+        """`on_notification` is called on the thread."""
+        self._api, self._report = runtime
         self._name = name
         self._arena = arena
         self._on_notification = on_notification
@@ -133,7 +140,8 @@ class NixlThread:
         config = self._api.nixl_agent_config(
             enable_prog_thread=False, backends=["UCX"], capture_telemetry=True
         )
-        agent = self._api.nixl_agent(self._name, config)
+        with self._report.variables():
+            agent = self._api.nixl_agent(self._name, config)
         region = (self._arena.address, self._arena.nbytes, 0, "")
         self._registered = agent.register_memory([region], MEMORY)
         self._blocks = agent.prep_xfer_dlist(
@@ -178,8 +186,7 @@ class NixlThread:
             self._agent.transfer(handle)
             posted = time.perf_counter() - started
         except Exception as error:
-            if handle is not None:
-                handle.release()
+            _release(handle)
             future.set_exception(TransferError(f"NIXL: {type(error).__name__}: {error}"))
             return
         self._reads.append(_Read(handle, future, posted, started))
@@ -202,11 +209,16 @@ class NixlThread:
             read.future.set_exception(TransferError(f"NIXL: {type(error).__name__}: {error}"))
         finally:
             if over:
-                read.handle.release()
+                _release(read.handle)
         return over
 
     def _take_notifications(self) -> None:
-        for messages in self._agent.get_new_notifs().values():
+        try:
+            found = self._agent.get_new_notifs()
+        except Exception as error:
+            log.warning("NIXL gave no notifications: %s", error)
+            return
+        for messages in found.values():
             for message in messages:
                 self._on_notification(message)
 
@@ -216,9 +228,18 @@ class NixlThread:
 
     def _close(self) -> None:
         for read in self._reads:
-            read.handle.release()
+            _release(read.handle)
             read.future.set_exception(TransferError("NIXL: stopped"))
         if self._agent is not None:
             self._blocks.release()
             self._agent.deregister_memory(self._registered)
             self._agent = None
+
+
+def _release(handle: Any) -> None:
+    """Give a transfer's handle back. NIXL raises when the transfer is still under way, and aborts it."""
+    try:
+        if handle is not None:
+            handle.release()
+    except Exception as error:
+        log.warning("NIXL aborts a transfer: %s", error)

@@ -29,7 +29,8 @@ def load() -> Runtime:
     """Import NIXL, once. Raises NixlMissingError."""
     report = UcxReport()
     for name in MODULES:
-        module = _import(name)
+        with report.variables():
+            module = _import(name)
         if module is not None:
             _quieten()
             return Runtime(module, report)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from uuid import uuid4
 
 from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata
-from simulator.kv.transport import Indices, OnNotification, Peer, Transfer
+from simulator.kv.transport import Indices, OnNotification, Peer, Transfer, TransferError
 from simulator.nixl.agent import NixlThread
 from simulator.nixl.api import load
 
@@ -19,23 +20,30 @@ class NixlTransport:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._api, self._report = load()
+        self._runtime = load()
         self._thread: NixlThread | None = None
 
     def describe(self) -> str:
         """What UCX says about its reads."""
-        return f"nixl: {self._report.read_path()}"
+        return f"nixl: {self._runtime.report.read_path()}"
 
     async def start(self, on_notification: OnNotification) -> bytes:
-        """Start the thread. Raises TransferError: no agent, for one because UCX_TLS does not allow tcp."""
+        """Start the thread. Raises TransferError."""
         loop = asyncio.get_running_loop()
         self._thread = NixlThread(
-            self._api,
+            self._runtime,
             str(uuid4()),
             self._arena,
             lambda message: _later(loop, on_notification, message),
         )
-        return await asyncio.wrap_future(self._thread.start())
+        try:
+            return await asyncio.wrap_future(self._thread.start())
+        except TransferError as error:
+            allowed = os.environ.get("UCX_TLS")
+            if allowed is None:
+                raise
+            # NIXL wants to hear of peers that fail, and among the transports of one host only tcp tells it.
+            raise TransferError(f"{error} (UCX_TLS={allowed} has to allow tcp)") from None
 
     async def connect(self, endpoint: str, metadata: AgentMetadata) -> Peer:
         """Raises TransferError."""

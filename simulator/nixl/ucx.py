@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 READ_TABLE = "remote memory read by ucp_get"
@@ -18,24 +20,31 @@ UNKNOWN = "unknown"
 
 
 class UcxReport:
-    """The log of this process's UCX. Create it before NIXL is imported: UCX reads its variables once."""
+    """The log of this process's UCX."""
 
     def __init__(self) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._path: Path | None = None
-        if "UCX_LOG_FILE" not in os.environ and "UCX_PROTO_INFO" not in os.environ:
-            self._folder = tempfile.TemporaryDirectory(prefix="ucx-")
-            self._path = Path(self._folder.name) / "log"
-            os.environ["UCX_LOG_FILE"] = str(self._path)
-            os.environ["UCX_PROTO_INFO"] = "y"
+        self._folder = tempfile.TemporaryDirectory(prefix="ucx-")
+        self._path = Path(self._folder.name) / "log"
+        self._wanted = {"UCX_LOG_FILE": str(self._path), "UCX_PROTO_INFO": "y"}
+
+    @contextmanager
+    def variables(self) -> Iterator[None]:
+        """UCX's variables are set while its libraries are loaded, and no child process inherits them.
+
+        A user who has set one of them gets his own log, and this one stays empty.
+        """
+        if any(name in os.environ for name in self._wanted):
+            yield
+            return
+        os.environ.update(self._wanted)
+        try:
+            yield
+        finally:
+            for name in self._wanted:
+                os.environ.pop(name, None)
 
     def read_path(self) -> str:
-        """How this process's last new connection reads, `cma/memory (zero-copy)`; "unknown" before a read.
-
-        Also "unknown" where the user has UCX's log for something else.
-        """
-        if self._path is None:
-            return UNKNOWN
+        """How this process's last new connection reads, `cma/memory (zero-copy)`; "unknown" before a read."""
         ctypes.CDLL(None).fflush(None)
         try:
             return parse_read_path(self._path.read_text(errors="replace"))
