@@ -80,6 +80,8 @@ def _add_module(command: argparse.ArgumentParser, name: str) -> None:
 def _add_setting_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--config", metavar="FILE", help=f"TOML file with settings (env {CONFIG_ENV})")
     for key, field in settings_fields().items():
+        if field.in_file_only:
+            continue
         command.add_argument(
             field.flag,
             dest=key,

@@ -17,6 +17,8 @@ from parsers.registry import DEFAULT_FORMAT
 
 Role = Literal["aggregated", "prefill", "decode"]
 EngineKind = Literal["auto", "vllm", "openai"]
+ToolCallIds = Literal["random", "name_index"]
+ReasoningEfforts = Literal["portable", "strict"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
@@ -43,6 +45,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     engine: Annotated[EngineKind, Meta(description="Protocol it speaks; `auto` asks the worker")] = "auto"
     kv_events: Annotated[str | None, Meta(description="ZeroMQ endpoint where it publishes KV events")] = None
     kv_replay: Annotated[str | None, Meta(description="ZeroMQ endpoint that replays missed KV events")] = None
+    pool: Annotated[
+        str,
+        Meta(description="Pool that it belongs to, of those in `[[pools]]`; may be left out if there is one"),
+    ] = ""
     labels: Annotated[Mapping[str, str], Meta(description="Labels, a table of strings")] = {}
     max_num_seqs: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Sequences that it runs at once")
@@ -51,6 +57,22 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.name:
             msgspec.structs.force_setattr(self, "name", host_and_port(self.url))
+
+
+DEFAULT_POOL = "default"
+
+
+class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers that take the same token ids for the same chat: a `[[pools]]` table of the file."""
+
+    name: Annotated[NonEmpty, Meta(description="Name that workers give as their `pool`")]
+    tokenizer: Annotated[
+        NonEmpty | None,
+        Meta(description="Directory with a `tiktoken.model`; `tokenizer` above when left out"),
+    ] = None
+    model_format: Annotated[
+        NonEmpty | None, Meta(description="Text protocol of the model; `model_format` above when left out")
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +89,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     model_format: Annotated[str, Meta(description="Text protocol of the model")] = DEFAULT_FORMAT
+    tool_call_ids: Annotated[
+        ToolCallIds,
+        Meta(description="Ids of tool calls: unique ones, or the tool's name and the call's place"),
+    ] = "random"
+    reasoning_efforts: Annotated[
+        ReasoningEfforts,
+        Meta(description="What becomes of efforts that the model does not have: the nearest, or refused"),
+    ] = "portable"
     context_length: Annotated[
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
     ] = 1_048_576
@@ -81,10 +111,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30.0
     max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body")] = 64 * 1024 * 1024
     log_level: Annotated[LogLevel, Meta(description="Least severe log lines to write")] = "info"
+    pools: Annotated[
+        Sequence[PoolSettings],
+        Meta(
+            description="Groups of workers with their own encoding, as `[[pools]]` tables; one group if none"
+        ),
+    ] = ()
     workers: Annotated[
         Sequence[WorkerSettings],
         Meta(description="Workers; a flag or the environment gives URLs, the file `[[workers]]` tables"),
     ] = ()
+
+    def effective_pools(self) -> Sequence[PoolSettings]:
+        """The pools with what they leave out filled in; one when none is configured."""
+        pools = self.pools or (PoolSettings(name=DEFAULT_POOL),)
+        return [
+            PoolSettings(
+                name=pool.name,
+                tokenizer=pool.tokenizer or self.tokenizer,
+                model_format=pool.model_format or self.model_format,
+            )
+            for pool in pools
+        ]
+
+    def pool_of(self, worker: WorkerSettings) -> str:
+        """The name of a worker's pool."""
+        return worker.pool or self.effective_pools()[0].name
 
 
 def host_and_port(url: str) -> str:

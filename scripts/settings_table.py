@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gateway.settings import Field, settings_fields, worker_fields
+from gateway.settings import Field, pool_fields, settings_fields, worker_fields
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
 
@@ -16,26 +16,32 @@ def main() -> None:
 
 
 def with_tables(page: str) -> str:
-    """The page with both tables as the code has them."""
+    """The page with all tables as the code has them."""
     page = _between(page, "settings", settings_table())
-    return _between(page, "workers", workers_table())
+    page = _between(page, "pools", table_of(pool_fields()))
+    return _between(page, "workers", table_of(worker_fields()))
 
 
 def settings_table() -> str:
     return _table(
         ("key", "flag", "variable", "default", "meaning"),
         (
-            (f"`{field.key}`", f"`{field.flag}`", f"`{field.env}`", _default(field), _meaning(field))
+            (f"`{field.key}`", *_other_names(field), _default(field), _meaning(field))
             for field in settings_fields().values()
         ),
     )
 
 
-def workers_table() -> str:
+def table_of(fields: Mapping[str, Field]) -> str:
+    """A table of the keys of a `[[...]]` table."""
     return _table(
         ("key", "default", "meaning"),
-        ((f"`{field.key}`", _default(field), _meaning(field)) for field in worker_fields().values()),
+        ((f"`{field.key}`", _default(field), _meaning(field)) for field in fields.values()),
     )
+
+
+def _other_names(field: Field) -> tuple[str, str]:
+    return ("-", "-") if field.in_file_only else (f"`{field.flag}`", f"`{field.env}`")
 
 
 def _default(field: Field) -> str:

@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from gateway.config import ConfigError, Settings, WorkerSettings
+from gateway.config import ConfigError, PoolSettings, Settings, WorkerSettings
 
 ENV_PREFIX = "KVGATEWAY_"
 WORKERS = "workers"
+POOLS = "pools"
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     type: Any
     default: Any
     help: str
+
+    @property
+    def in_file_only(self) -> bool:
+        """There is no flag and no variable for it."""
+        return self.key == POOLS
 
     @property
     def flag(self) -> str:
@@ -44,6 +50,11 @@ def settings_fields() -> dict[str, Field]:
 @cache
 def worker_fields() -> dict[str, Field]:
     return _fields(WorkerSettings)
+
+
+@cache
+def pool_fields() -> dict[str, Field]:
+    return _fields(PoolSettings)
 
 
 def _fields(struct: type[msgspec.Struct]) -> dict[str, Field]:

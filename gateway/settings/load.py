@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from gateway.config import Settings
-from gateway.settings.fields import WORKERS, bad_value, convert, settings_fields
+from gateway.settings.fields import POOLS, WORKERS, bad_value, convert, settings_fields
+from gateway.settings.pools import check_worker_pools, pools_from_document
 from gateway.settings.sources import (
     Document,
     Raw,
@@ -45,12 +46,15 @@ def load_settings(flags: object, environ: Mapping[str, str], config_file: str | 
     settings = Settings(**values)
     _check_name(settings.policy, "policy", policy_names(), origins)
     _check_name(settings.model_format, "model_format", tuple(FORMATS), origins)
+    check_worker_pools(settings, document, raw.get(WORKERS))
     return Resolved(settings, origins)
 
 
 def _value(key: str, raw: Raw, document: Document) -> Any:
     if key == WORKERS:
         return workers_from_urls(raw) if raw.is_text else workers_from_document(document)
+    if key == POOLS:
+        return pools_from_document(document)
     return convert(settings_fields()[key], raw.value, raw.origin.removeprefix("file "), is_text=raw.is_text)
 
 

@@ -6,40 +6,44 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.config import WorkerSettings
-from gateway.settings.fields import WORKERS, worker_fields
+from gateway.settings.fields import POOLS, WORKERS, pool_fields, worker_fields
 from gateway.settings.load import Resolved
 
 
 def render(resolved: Resolved) -> str:
     """Reading the document back as a config file gives the same settings."""
-    return "\n".join([*_scalars(resolved), *_workers(resolved)]) + "\n"
+    return "\n".join([*_scalars(resolved), *_arrays(resolved), *_tables(resolved)]) + "\n"
+
+
+_ARRAYS = {POOLS: pool_fields, WORKERS: worker_fields}
+"""Settings that are arrays of tables; a document ends with them."""
 
 
 def _scalars(resolved: Resolved) -> Iterator[str]:
     for key, origin in resolved.origins.items():
-        if key == WORKERS:
+        if key in _ARRAYS:
             continue
         value = getattr(resolved.settings, key)
         line = f"# {key} is not set" if value is None else f"{key} = {_toml(value)}"
         yield f"{line}  # {origin}"
 
 
-def _workers(resolved: Resolved) -> Iterator[str]:
-    origin = resolved.origins[WORKERS]
-    if not resolved.settings.workers:
-        yield f"workers = []  # {origin}"
-    for worker in resolved.settings.workers:
-        yield ""
-        yield f"[[workers]]  # {origin}"
-        yield from _worker(worker)
+def _arrays(resolved: Resolved) -> Iterator[str]:
+    """The empty ones."""
+    for key in _ARRAYS:
+        if not getattr(resolved.settings, key):
+            yield f"{key} = []  # {resolved.origins[key]}"
 
 
-def _worker(worker: WorkerSettings) -> Iterator[str]:
-    for key, field in worker_fields().items():
-        value = getattr(worker, key)
-        if value != field.default:
-            yield f"{key} = {_toml(value)}"
+def _tables(resolved: Resolved) -> Iterator[str]:
+    for key, fields in _ARRAYS.items():
+        for table in getattr(resolved.settings, key):
+            yield ""
+            yield f"[[{key}]]  # {resolved.origins[key]}"
+            for name, field in fields().items():
+                value = getattr(table, name)
+                if value != field.default:
+                    yield f"{name} = {_toml(value)}"
 
 
 def _toml(value: Any) -> str:

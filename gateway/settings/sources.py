@@ -91,7 +91,7 @@ def check_keys(table: Mapping[str, Any], known: Iterable[str], document: Documen
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Raw]:
     """The settings of the environment; an empty variable counts as unset."""
-    keys = {field.env: key for key, field in settings_fields().items()}
+    keys = {field.env: key for key, field in settings_fields().items() if not field.in_file_only}
     found = {}
     for name, value in environ.items():
         if not _is_setting(name, value):
@@ -117,7 +117,7 @@ def from_flags(flags: Mapping[str, Any]) -> dict[str, Raw]:
     return {
         key: Raw(flags[key], f"flag {field.flag}", is_text=True)
         for key, field in settings_fields().items()
-        if flags.get(key) is not None
+        if flags.get(key) is not None and not field.in_file_only
     }
 
 

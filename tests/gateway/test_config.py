@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import ConfigError, Settings, WorkerSettings
+from gateway.config import ConfigError, PoolSettings, Settings, WorkerSettings
 from gateway.settings import Resolved, load_settings, render, settings_fields
 from gateway.settings.toml_lines import key_lines
 from parsers.registry import DEFAULT_FORMAT
@@ -59,6 +59,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("policy", '"kv"', "random", "round_robin", ("kv", "random", "round_robin")),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("drain_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("tool_call_ids", '"name_index"', "random", "name_index", ("name_index", "random", "name_index")),
+    ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
     ("max_body_bytes", "1", "2", "3", (1, 2, 3)),
     ("log_level", '"debug"', "error", "warning", ("debug", "error", "warning")),
 ]
@@ -84,7 +86,83 @@ def test_flag_beats_environment_beats_file_beats_default(
 
 
 def test_the_table_of_sources_misses_no_setting() -> None:
-    assert {source[0] for source in SOURCES} == set(settings_fields()) - {"model_format", "workers"}
+    assert {source[0] for source in SOURCES} == set(settings_fields()) - {"model_format", "pools", "workers"}
+
+
+POOLS = """
+[[pools]]
+name = "new"
+[[pools]]
+name = "old"
+model_format = "kimi_k3_rev_a"
+tokenizer = "/models/old"
+"""
+
+
+class TestPools:
+    def test_without_any_there_is_one_with_the_settings(self, load: Load) -> None:
+        settings = load('tokenizer = "/models/k3"\n[[workers]]\nurl = "http://a"').settings
+        assert settings.effective_pools() == [
+            PoolSettings(name="default", tokenizer="/models/k3", model_format="kimi_k3")
+        ]
+        assert settings.pool_of(settings.workers[0]) == "default"
+
+    def test_a_pool_takes_from_the_settings_what_it_leaves_out(self, load: Load) -> None:
+        resolved = load('tokenizer = "/models/k3"\n' + POOLS)
+        assert resolved.origins["pools"] == "file gw.toml:3"
+        assert resolved.settings.effective_pools() == [
+            PoolSettings(name="new", tokenizer="/models/k3", model_format="kimi_k3"),
+            PoolSettings(name="old", tokenizer="/models/old", model_format="kimi_k3_rev_a"),
+        ]
+
+    def test_a_worker_names_its_pool(self, load: Load) -> None:
+        settings = load(POOLS + '[[workers]]\nurl = "http://a"\npool = "old"').settings
+        assert settings.pool_of(settings.workers[0]) == "old"
+
+    def test_a_single_pool_need_not_be_named(self, load: Load) -> None:
+        settings = load('[[pools]]\nname = "new"\n[[workers]]\nurl = "http://a"').settings
+        assert settings.pool_of(settings.workers[0]) == "new"
+
+    def test_the_report_can_be_read_back(self, load: Load) -> None:
+        resolved = load(POOLS + '[[workers]]\nurl = "http://a"\npool = "old"')
+        again = load(render(resolved)).settings
+        assert (again.pools, again.workers) == (resolved.settings.pools, resolved.settings.workers)
+
+    @pytest.mark.parametrize(
+        ("toml", "message"),
+        [
+            ("pools = 3", "gw.toml:1: pools: expected an array of tables, got 3"),
+            ("pools = [3]", "gw.toml:1: pools: expected a table, got 3"),
+            ("[[pools]]\ntokenizer = 'x'", "gw.toml:1: name: missing, a pool needs one"),
+            ("[[pools]]\nname = ''", "gw.toml:2: name: expected str of length >= 1, got ''"),
+            ("[[pools]]\nname = 'a'\nnam = 'b'", "gw.toml:3: unknown key 'nam' (is it 'name'?)"),
+            (
+                "[[pools]]\nname = 'a'\n[[pools]]\nname = 'a'",
+                "gw.toml:4: name: two pools cannot share a name, got 'a'",
+            ),
+            (
+                "[[pools]]\nname = 'a'\nmodel_format = 'k2'",
+                "gw.toml:3: model_format: expected one of kimi_k3, kimi_k3_rev_a, plain, got 'k2'",
+            ),
+            (POOLS + "[[workers]]\nurl = 'http://a'", "gw.toml:8: pool: expected one of new, old, got ''"),
+            (
+                "[[workers]]\nurl = 'http://a'\npool = 'x'",
+                "gw.toml:3: pool: expected one of default, got 'x'",
+            ),
+        ],
+    )
+    def test_what_cannot_be_used_is_named(self, load: Load, toml: str, message: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load(toml)
+        assert str(caught.value) == message
+
+    def test_workers_of_a_flag_cannot_name_one_of_several(self, load: Load) -> None:
+        with pytest.raises(ConfigError, match=r"flag --worker: pool: expected one of new, old, got ''"):
+            load(POOLS, workers=["http://a"])
+
+    def test_there_is_no_variable_for_them(self, load: Load) -> None:
+        with pytest.raises(ConfigError, match="unknown variable"):
+            load("", {"KVGATEWAY_POOLS": "x"})
 
 
 def test_workers_of_the_file(load: Load) -> None:
@@ -308,7 +386,7 @@ def test_the_printed_settings_read_back_as_the_same(load: Load, values: Settings
     text = render(Resolved(values, dict.fromkeys(settings_fields(), "default")))
     read = load(text).settings
     assert list(read.workers) == list(values.workers)
-    for key in set(settings_fields()) - {"workers"}:
+    for key in set(settings_fields()) - {"pools", "workers"}:
         assert getattr(read, key) == getattr(values, key)
 
 
