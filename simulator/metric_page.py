@@ -105,10 +105,11 @@ class MetricPage(Collector):
         yield self._labelled_gauge("engine_sleep_state", "Always awake.", [asleep for _ in counters])
         usage = [engine.cache.usage() for engine in self._engines]
         yield self._gauge("kv_cache_usage_perc", "Share of the KV pool in use, 0 to 1.", usage)
-        config = [({**CONFIG, **self._config()}, 1.0)]
-        yield self._labelled_gauge(
-            "cache_config_info", "The cache's configuration.", [config for _ in counters]
-        )
+        config = GaugeMetricFamily("vllm:cache_config_info", "The cache's configuration.")
+        for number in range(len(self._engines)):
+            labels = {**CONFIG, **self._config(), "engine": str(number)}
+            config.add_sample(config.name, labels, 1.0)
+        yield config
 
     def _counters(self) -> Iterator[Metric]:
         counters = [engine.counters for engine in self._engines]

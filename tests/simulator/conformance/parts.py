@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, NamedTuple
 
 from simulator.tokens import Tokens
 from tests.simulator.conformance import http, hybrid, k3, kv, models, pd, sources
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     """One folder of recordings."""
 
     name: str
-    run: Callable[[], Awaitable[Outcomes]]
+    run: Callable[[], Coroutine[Any, Any, Outcomes]]
     reasons: Mapping[str, str]
     needs_all: bool = True
     """Whether it needs more than the repository has."""

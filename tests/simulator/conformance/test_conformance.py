@@ -6,6 +6,7 @@ Runs from the recordings beside the checkout; without them from the part of them
 from __future__ import annotations
 
 import asyncio
+import zipfile
 from functools import cache
 
 import pytest
@@ -51,8 +52,6 @@ def test_the_repository_keeps_what_was_recorded() -> None:
 
 
 def _same(name: str) -> bool:
-    import zipfile
-
     archive = zipfile.ZipFile(sources.PACKED)
     recorded = {path.name: path.read_bytes() for path in (sources.CAPTURES / name).glob("*.frames")}
     return all(archive.read(f"{name}/{label}") == data for label, data in recorded.items())
