@@ -15,6 +15,8 @@ from tests.live.rig import Rig
 SHARED = Path(os.environ.get("KVGATEWAY_SHARED") or ROOT.parent / "shared")
 SETUP = ROOT / "scripts/live_setup.sh"
 SETUP_SECONDS = 900
+HERE = Path(__file__).parent
+TEST_SECONDS = SETUP_SECONDS
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +51,19 @@ def rig(home: Path, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure shows the ends of the logs of the gateway and the workers."""
     report = yield
-    rig = getattr(item, "funcargs", {}).get("rig")
-    if report.failed and isinstance(rig, Rig):
-        for process in (rig.gateway, *rig.workers):
+    arguments = getattr(item, "funcargs", {})
+    rig = arguments.get("rig") or arguments.get("pair")
+    if report.failed and rig is not None:
+        for process in rig.processes:
             report.sections.append((f"log of {process!r}", process.tail()))
     return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The test that happens to come first pays for the start of the workers, or for their restart."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS))
 
 
 @pytest.fixture(autouse=True)

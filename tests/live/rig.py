@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from openai import OpenAI, Stream
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from loadtests.processes import wait_until
+from tests.live.asker import Asker
 from tests.live.gateway import LiveGateway
 from tests.live.vocabulary import Vocabulary
-from tests.live.worker import MODEL, LiveWorker, request
+from tests.live.worker import LiveWorker
 
 EVENTS_SECONDS = 0.5
 """More than KV events need from a worker into the gateway's index."""
@@ -22,14 +18,14 @@ COUNT_SECONDS = 5.0
 REJOIN_SECONDS = 60.0
 
 
-class Rig:
+class Rig(Asker):
     """The gateway, its workers and a client."""
 
     def __init__(self, home: Path, tokenizer: Path, log_dir: Path) -> None:
-        self.vocabulary = Vocabulary(tokenizer)
         self.workers = [LiveWorker(f"worker{number}", home, log_dir) for number in (1, 2)]
-        self.gateway = LiveGateway([worker.url for worker in self.workers], tokenizer, log_dir)
-        self.client: OpenAI = self.gateway.client()
+        options = [option for worker in self.workers for option in ("--worker", worker.url)]
+        self.gateway = LiveGateway(options, tokenizer, log_dir)
+        super().__init__(self.gateway.client(), Vocabulary(tokenizer))
 
     def start(self) -> None:
         """All at once: the gateway finds the workers when they come."""
@@ -40,8 +36,12 @@ class Rig:
             worker.wait_ready()
         self.wait_connected()
 
+    @property
+    def processes(self) -> tuple[LiveGateway | LiveWorker, ...]:
+        return (self.gateway, *self.workers)
+
     def stop(self) -> None:
-        for process in (self.gateway, *self.workers):
+        for process in self.processes:
             process.stop()
 
     def wait_connected(self) -> None:
@@ -51,55 +51,9 @@ class Rig:
         )
 
     def _connected(self) -> bool:
-        described = self.describe_workers()
+        described = self.gateway.workers()
         feeds = [feed["state"] for worker in described for feed in worker["feeds"]]
         return [worker["state"] for worker in described] == ["ready"] * 2 and feeds == ["exact"] * 2
-
-    def describe_workers(self) -> list[dict[str, Any]]:
-        """What the gateway's admin port says of its workers."""
-        status, answer = request(f"{self.gateway.admin_url}/workers")
-        assert status == 200, (status, answer)
-        workers: list[dict[str, Any]] = json.loads(answer)["workers"]
-        return workers
-
-    # asking
-
-    def whole(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> ChatCompletion:
-        """One answer; `script`, `delay_ms` and `thinking` as in `body`."""
-        answer: ChatCompletion = self.client.chat.completions.create(**self.body(messages, **options))
-        return answer
-
-    def stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Stream[ChatCompletionChunk]:
-        """The same as a stream, with its usage at the end."""
-        body = self.body(messages, **options)
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-        chunks: Stream[ChatCompletionChunk] = self.client.chat.completions.create(**body)
-        return chunks
-
-    def body(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        script: str | None = None,
-        delay_ms: int = 0,
-        thinking: bool = True,
-        **fields: Any,
-    ) -> dict[str, Any]:
-        """`script` is what the worker is made to say, with `delay_ms` before each token."""
-        extra: dict[str, Any] = {"chat_template_kwargs": {"thinking": thinking}}
-        xargs: dict[str, Any] = {"delay_ms": delay_ms} if delay_ms else {}
-        if script is not None:
-            xargs["script_ids"] = self.vocabulary.script(script)
-        if xargs:
-            extra["vllm_xargs"] = xargs
-        return {
-            "model": MODEL,
-            "messages": list(messages),
-            "temperature": 0,
-            "max_tokens": 500,
-            "extra_body": extra,
-            **fields,
-        }
 
     # watching
 
@@ -121,14 +75,6 @@ class Rig:
     def settle(self) -> None:
         """Let the KV events of what was served reach the gateway."""
         time.sleep(EVENTS_SECONDS)
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> dict[str, str]:
-    return {"role": "assistant", "content": text}
 
 
 def words(count: int, seed: int) -> str:

@@ -8,7 +8,8 @@ import openai
 import pytest
 
 from loadtests.processes import wait_until
-from tests.live.rig import Rig, user, words
+from tests.live.asker import user
+from tests.live.rig import Rig, words
 from tests.live.vocabulary import answer
 
 DELAY_MS = 50

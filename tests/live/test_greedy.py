@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 import pytest
 
-from tests.live.rig import Rig, user, words
-from tests.live.vocabulary import CONTROL
+from tests.live.asker import user
+from tests.live.rig import Rig, words
+from tests.live.vocabulary import CONTROL, STUB
 
 PROMPTS = 14
 TOKENS = 16
@@ -16,8 +16,6 @@ FEWEST_COMPARED = 8
 FEWEST_CHANGED = 4
 """Of the prompts; with such weights a third to most of the answers change with one token."""
 FIRST_CONTROL = min(CONTROL.values()) - 2
-STUB = 3
-"""Tokens of the opened response element, which the vendor's API does not count."""
 
 
 def prompt(number: int) -> str:
@@ -25,10 +23,7 @@ def prompt(number: int) -> str:
 
 
 def directly(rig: Rig, token_ids: Sequence[int]) -> list[int]:
-    """Greedy ids of a worker asked itself, with nothing in its cache that belongs to the prompt."""
-    answer = rig.workers[0].generate(token_ids, TOKENS, cache_salt=uuid.uuid4().hex)
-    ids: list[int] = answer["choices"][0]["token_ids"]
-    return ids
+    return rig.workers[0].greedy(token_ids, TOKENS)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.live.rig import Rig, assistant, user, words
+from tests.live.asker import assistant, user
+from tests.live.rig import Rig, words
 from tests.live.vocabulary import MESSAGE_END
 from tests.live.worker import BLOCK
 

@@ -14,7 +14,8 @@ import openai
 import pytest
 
 from loadtests.processes import wait_until
-from tests.live.rig import Rig, user, words
+from tests.live.asker import user
+from tests.live.rig import Rig, words
 from tests.live.vocabulary import MESSAGE_END, answer
 from tests.live.worker import BLOCK, LiveWorker
 
@@ -120,7 +121,7 @@ def kill_under_load(rig: Rig, victim: LiveWorker, story: Story) -> None:
 
 
 def feeds(rig: Rig) -> list[str]:
-    return [feed["state"] for worker in rig.describe_workers() for feed in worker["feeds"]]
+    return [feed["state"] for worker in rig.gateway.workers() for feed in worker["feeds"]]
 
 
 @pytest.fixture(scope="module")

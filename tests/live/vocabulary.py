@@ -19,6 +19,8 @@ CONTROL = {
     "<|close|>": 163588,
     "<|sep|>": 163589,
 }
+STUB = 3
+"""Tokens of the opened response element, which the vendor's API does not count."""
 _LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _TAIL = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
