@@ -62,7 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--kv-topic", str, "topic of the KV events", "TOPIC")
     option("--kv-buffer-steps", int, "event batches kept for replay", "N")
     option("--keep-alive-seconds", float, "how long an idle connection stays open", "SECONDS")
-    option("--kv-bytes-per-token", int, "KV of one token in one group, a multiple of 8", "BYTES")
+    option(
+        "--kv-bytes-per-token",
+        int,
+        "KV of a token in a group; without it 128, or 8 where nothing moves it",
+        "BYTES",
+    )
     option("--side-channel-host", str, "address of the KV side channel, for decode workers", "HOST")
     option("--side-channel-port", int, "port of the KV side channel; 0 takes a free one", "PORT")
     option("--kv-lease-seconds", float, "how long unread blocks of a prefill leg are kept", "SECONDS")

@@ -65,7 +65,7 @@ class Engine:
             settings.groups,
             settings.max_num_batched_tokens,
         )
-        self.memory = Memory(Arena(settings.num_blocks, settings.block_size, settings.kv_bytes_per_token))
+        self.memory = Memory(Arena(settings.num_blocks, settings.block_size, settings.kv_slot_bytes))
         self.handoff: Handoff | None = None
         """Set before the first request by whoever wants legs of disaggregated requests taken."""
         self._dead = False

@@ -208,7 +208,7 @@ class MetricPage(Collector):
             "mamba_cache_mode": "align" if states else "none",
             "num_gpu_blocks": blocks,
             "num_gpu_blocks_override": blocks,
-            "kv_cache_memory_bytes": str(tokens * settings.kv_bytes_per_token),
+            "kv_cache_memory_bytes": str(tokens * settings.kv_slot_bytes),
             "kv_cache_size_tokens": str(tokens),
             "kv_cache_max_concurrency": str(tokens / settings.context_length),
         }

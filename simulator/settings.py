@@ -62,8 +62,8 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     takes both legs of a disaggregated request, whatever its role."""
     transport: TransportName = "auto"
     """What moves KV blocks between workers. `auto` is nixl, or none for an aggregated worker."""
-    kv_bytes_per_token: int = 128
-    """KV of one token in one group's block, a multiple of 8."""
+    kv_bytes_per_token: int | None = None
+    """KV of one token in one group's block, a multiple of 8. None: 128, or 8 where nothing moves blocks."""
     side_channel_host: str = "127.0.0.1"
     """Where the side channel listens, and what prefill legs tell decode workers."""
     side_channel_port: int = 0
@@ -76,6 +76,13 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a failed transfer does to its request: an error, or the prompt computed here."""
     survive_incomplete_params: bool = False
     """Compute the prompt where a decode leg's parameters lack something, instead of dying as vLLM does."""
+
+    @property
+    def kv_slot_bytes(self) -> int:
+        """Bytes of one token's KV in one group."""
+        if self.kv_bytes_per_token is not None:
+            return self.kv_bytes_per_token
+        return 8 if self.kv_transport == "none" else 128
 
     @property
     def kv_transport(self) -> TransportName:
@@ -126,7 +133,7 @@ class SimulatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
         if self.speedup <= 0 or min(times) < 0 or not 0 <= self.jitter <= 1:
             raise ValueError("times must not be negative, jitter must be 0 to 1 and speedup above 0")
-        if self.kv_bytes_per_token < 8 or self.kv_bytes_per_token % 8:
+        if self.kv_slot_bytes < 8 or self.kv_slot_bytes % 8:
             raise ValueError("the bytes of a token's KV must be a multiple of 8")
         if min(self.kv_lease_seconds, self.handshake_seconds) <= 0:
             raise ValueError("lease and handshake times must be above 0")
