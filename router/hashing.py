@@ -65,10 +65,11 @@ class PrefixHasher:
 class HashMemo:
     """What has been hashed of a prompt, for the next look-up of it or of a prompt that goes on from it."""
 
-    __slots__ = ("_chains",)
+    __slots__ = ("_chains", "_digests")
 
     def __init__(self) -> None:
         self._chains: dict[tuple[int, int], list[int]] = {}
+        self._digests: dict[tuple[int, str], list[bytes]] = {}
 
     def chain(self, block_size: int, root: int) -> list[int]:
         """The hashes known so far, from the first block on; the caller appends to them."""
@@ -79,11 +80,22 @@ class HashMemo:
             known = self._chains[block_size, root] = []
         return known
 
+    def digests(self, unit: int, chain: str) -> list[bytes]:
+        """The same for an engine's own hashes (`recipes`); `chain` names recipe and salt."""
+        known = self._digests.get((unit, chain))
+        if known is None:
+            if len(self._digests) >= _MAX_CHAINS:
+                self._digests.pop(next(iter(self._digests)))
+            known = self._digests[unit, chain] = []
+        return known
+
     def fork(self, tokens: int) -> HashMemo:
         """A memo of its own for a prompt that shares the first `tokens` tokens."""
         fork = HashMemo()
         for (block_size, root), known in list(self._chains.items()):
             fork._chains[block_size, root] = known[: tokens // block_size]
+        for (unit, chain), digests in list(self._digests.items()):
+            fork._digests[unit, chain] = digests[: tokens // unit]
         return fork
 
 

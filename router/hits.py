@@ -6,13 +6,24 @@ depth), deepest first, without sources at depth 0.
 
 from __future__ import annotations
 
-from router.hashing import PrefixChain
+from typing import Protocol
+
 from router.holdings import Table
 
 Depth = tuple[int, int]
 
 
-def contiguous(chain: PrefixChain, table: Table, mask: int) -> list[Depth]:
+class Chain(Protocol):
+    """A prompt's hashes, computed as far as they are asked for."""
+
+    hashes: list[int]
+
+    def grow(self) -> bool: ...
+
+    def end(self) -> int: ...
+
+
+def contiguous(chain: Chain, table: Table, mask: int) -> list[Depth]:
     """Every block from the start. Hashes at most twice as deep as the deepest source of `mask` goes."""
     found: list[Depth] = []
     holders = table.get
@@ -91,6 +102,39 @@ def satisfying_all(hashes: list[int], depths: list[Depth], classes: list[tuple[T
             if end:
                 found.append((end, bit))
     return _merged(found)
+
+
+def ending_in_part(
+    units: list[int], depths: list[Depth], mask: int, stride: int, attention: Table, states: list[Table]
+) -> list[Depth]:
+    """The deepest end, in units, where blocks of `stride` units may be held in part.
+
+    Attention holds whole blocks down to `depths` (in blocks; the rest of `mask` none), and the next one up to
+    a unit whose own hash it has. Each of `states` must hold the end. `units` are the prompt's hashes.
+    """
+    found: list[Depth] = []
+    arriving: dict[int, int] = {}
+    for depth, members in depths:
+        ceiling = min((depth + 1) * stride - 1, len(units))
+        arriving[ceiling] = arriving.get(ceiling, 0) | members
+        mask &= ~members
+    first = min(stride - 1, len(units))
+    arriving[first] = arriving.get(first, 0) | mask
+    idle = 0
+    for end in range(max(arriving), 0, -1):
+        idle |= arriving.pop(end, 0)
+        prefix = units[end - 1]
+        held = idle
+        if end % stride:
+            held &= attention.get(prefix, 0)
+        for table in states:
+            held &= table.get(prefix, 0)
+        if held:
+            found.append((end, held))
+            idle ^= held
+        if not (idle or arriving):
+            break
+    return found
 
 
 def _common_end(hashes: list[int], depth: int, bit: int, classes: list[tuple[Table, int]]) -> int:

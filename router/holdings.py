@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeVar
 
 from router.ends import RequestEnds
-from router.events import EngineHash, GroupKind
+from router.events import BlockStored, EngineHash, GroupKind
 from router.evidence import HitRule
 from router.messages import WorkerKey
+from router.recipes import Layout
 
 K = TypeVar("K")
 Table = dict[int, int]
@@ -41,6 +42,14 @@ class Demand(NamedTuple):
 
 Rule = frozenset[Demand]
 ATTENTION = Demand(GroupKind.ATTENTION)
+
+
+class EngineBlocks(NamedTuple):
+    """How a source's blocks lie on the engine's own chain."""
+
+    layout: Layout
+    block_size: int
+    """Of attention's whole blocks, in tokens; a multiple of the layout's unit."""
 
 
 class Group:
@@ -109,9 +118,13 @@ class Source:
         "classes",
         "discount",
         "ends",
+        "engine",
+        "failed_tests",
         "groups",
         "hit_rule",
         "key",
+        "loose",
+        "samples",
         "sizes",
         "waiting",
     )
@@ -136,7 +149,14 @@ class Source:
         self.sizes: set[int] = set()
         """Block sizes seen from attention groups, in tokens."""
         self.waiting: set[EngineHash] = set()
-        """State blocks whose prefix is not known yet."""
+        """Blocks whose prefix is not known yet."""
+        self.samples: list[BlockStored] = []
+        """Stores at prompts' starts, one block each: they tell how the engine hashes once that is asked."""
+        self.failed_tests = 0
+        self.engine: EngineBlocks | None = None
+        """Set where blocks go by the engine's own hashes, because tokens cannot place them all."""
+        self.loose = 0
+        """Blocks that tokens could not place when they came."""
         if self.ends is not None:
             self.ends = self.ends.renewed()
 
@@ -144,6 +164,22 @@ class Source:
     def rule(self) -> Rule:
         """The state classes that a prefix must satisfy; empty for attention alone."""
         return frozenset(self.classes) - {ATTENTION}
+
+    @property
+    def hashing(self) -> str:
+        """What its blocks are placed by."""
+        return "tokens" if self.engine is None else f"engine hashes ({self.engine.layout})"
+
+    @property
+    def problem(self) -> str:
+        """Why its blocks are not all placed; empty when they are."""
+        if not self.loose or not self.waiting:
+            return ""
+        why = "are not of a known recipe" if self.failed_tests else "could not be tested yet"
+        return (
+            f"{len(self.waiting)} blocks cannot be placed: what they continue was not announced, "
+            f"and its hashes {why}"
+        )
 
     def prefix_of(self, block: EngineHash) -> int | None:
         """The prefix that an engine hash names, if any group holds it and it is placed."""

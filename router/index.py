@@ -25,10 +25,11 @@ from router.ends import RequestEnds
 from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
 from router.evidence import HitRule, Predictions
 from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
-from router.hits import Depth, contiguous, ending_in_run, satisfying_all
+from router.hits import Chain, Depth, contiguous, ending_in_part, ending_in_run, satisfying_all
 from router.holdings import (
     ATTENTION,
     Demand,
+    EngineBlocks,
     Group,
     GroupClass,
     LostLife,
@@ -38,11 +39,14 @@ from router.holdings import (
     unset,
 )
 from router.messages import TokenIds, WorkerKey
+from router.recipes import BlockChain, EngineChain, Layout, identify, key_of
 
 _MAX_SIZES = 4
 """Block sizes believed of one source; each costs every lookup a chain of its own."""
 _SWEEP_STRIDE = 64
 _EVICTION_SHARE = 64
+_SELF_TESTS = 3
+"""Stores at a prompt's start that may fail to show how an engine hashes before it counts as unknown."""
 
 
 class IndexStats(msgspec.Struct):
@@ -59,9 +63,9 @@ class IndexStats(msgspec.Struct):
     repeats: int = 0
     """Stores of a block that the group held already."""
     orphans: int = 0
-    """Blocks left out because nothing told which prefix they continue."""
+    """Attention blocks that came without anything to tell which prefix they continue."""
     unplaced: int = 0
-    """State blocks that no attention event has named yet."""
+    """Blocks whose prefix nothing has told yet."""
     unknown_removed: int = 0
     other_tier: int = 0
     """Events about host memory or storage."""
@@ -101,8 +105,13 @@ class _Walk(NamedTuple):
 
     block_size: int
     mask: int
-    chain: PrefixChain
+    chain: Chain
     depths: list[Depth]
+    """In blocks."""
+    units: EngineChain | None = None
+    """Where blocks may be held in part: the chain of their units."""
+    stride: int = 1
+    """Units to a block."""
 
 
 class PrefixIndex:
@@ -120,6 +129,8 @@ class PrefixIndex:
         self._bits = 0
         self._sizes: dict[int, int] = {}
         """Block size -> mask of the sources that have announced it."""
+        self._engines: dict[EngineBlocks, int] = {}
+        """The same for sources whose blocks go by the engine's own hashes."""
         self._rules: dict[Rule, int] = {}
         """State classes -> mask of the sources with exactly these."""
         self._ends: Table = {}
@@ -195,10 +206,12 @@ class PrefixIndex:
             if limit < 1 or not mask:
                 continue
             chain = PrefixChain(tokens, block_size, root, limit, memo)
-            walk = _Walk(block_size, mask, chain, contiguous(chain, self._attention, mask))
-            match.walks.append(walk)
-            for depth, members in self._usable(walk):
-                usable = depth * block_size
+            depths = contiguous(chain, self._attention, mask)
+            match.walks.append(_Walk(block_size, mask, chain, depths))
+        if self._engines and lora is None:
+            match.walks += self._engine_walks(tokens, cache_salt, memo)
+        for walk in match.walks:
+            for usable, members in self._usable(walk):
                 for source in self._members(members):
                     if usable > found.get(source, 0):
                         found[source] = usable
@@ -207,19 +220,34 @@ class PrefixIndex:
                 found[source] = int(found[source] * source.discount)
         return match
 
+    def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[_Walk]:
+        """An adapter's path, which vLLM hashes, is not known: prompts for one match none of these."""
+        for engine, mask in self._engines.items():
+            layout, block_size = engine
+            limit = (len(tokens) - 1) // layout.unit
+            if limit < 1:
+                continue
+            units = EngineChain(tokens, layout, salt, limit, memo)
+            stride = block_size // layout.unit
+            if stride == 1:
+                yield _Walk(block_size, mask, units, contiguous(units, self._attention, mask))
+                continue
+            blocks = BlockChain(units, stride)
+            depths = contiguous(blocks, self._attention, mask)
+            yield _Walk(block_size, mask, blocks, depths, units, stride)
+
     def depths_of(self, source: Source, walk: _Walk) -> tuple[int, int, int]:
         """Tokens that count as cached on one source: by state, by attention, by finished requests."""
         bit = source.bit
-        depth = next((depth for depth, members in walk.depths if members & bit), 0)
-        if not depth:
+        attention = self._satisfying(walk, bit, frozenset())
+        if not attention:
             return 0, 0, 0
-        size, hashes = walk.block_size, walk.chain.hashes
-        by_state = self._satisfying(hashes, [(depth, bit)], source.rule, size)
-        by_ends = by_state if source.ends is None else ending_in_run(hashes, [(depth, bit)], self._ends, 1)
+        by_state = self._satisfying(walk, bit, source.rule) if source.rule else attention
+        by_ends = by_state if source.ends is None else self._finished(walk, bit)
         return (
-            by_state[0][0] * size if by_state else 0,
-            depth * size,
-            by_ends[0][0] * size if by_ends else 0,
+            by_state[0][0] if by_state else 0,
+            attention[0][0],
+            by_ends[0][0] if by_ends else 0,
         )
 
     def follow(self, source: Source, rule: HitRule) -> None:
@@ -278,6 +306,8 @@ class PrefixIndex:
     def _retire(self, source: Source) -> None:
         bit = source.bit
         del self._owners[bit]
+        if source.engine is not None:
+            unset(self._engines, source.engine, bit)
         for block_size in source.sizes:
             unset(self._sizes, block_size, bit)
         unset(self._rules, source.rule, bit)
@@ -293,13 +323,18 @@ class PrefixIndex:
         if known is not None:
             return known
         demand = Demand(event.kind, event.window, event.block_size if event.window else 0)
+        before = source.rule
+        group_class = self._class(source, demand)
+        unset(self._rules, before, source.bit)
+        self._follow(source)
+        return source.add_group(event.group, group_class)
+
+    def _class(self, source: Source, demand: Demand) -> GroupClass:
         group_class = source.classes.get(demand)
         if group_class is None:
-            unset(self._rules, source.rule, source.bit)
             table = self._tables.setdefault(demand, {})
             group_class = source.classes[demand] = GroupClass(demand, table)
-            self._follow(source)
-        return source.add_group(event.group, group_class)
+        return group_class
 
     def _store(self, source: Source, event: BlockStored) -> None:
         if event.kind is GroupKind.IGNORED:
@@ -309,13 +344,85 @@ class PrefixIndex:
             return
         group = self._group(source, event)
         count = len(event.block_hashes)
-        if (
-            group.group_class.demand.kind is GroupKind.STATE
-            or len(event.token_ids) != 4 * count * event.block_size
-        ):
-            self._store_by_value(source, group, event.block_hashes)
-        elif count:
+        attention = event.kind is GroupKind.ATTENTION
+        whole = attention and count > 0 and len(event.token_ids) == 4 * count * event.block_size
+        if source.engine is None and attention and count:
+            if whole and event.parent is None:
+                self._keep_sample(source, event)
+            if not (whole and self._continues(source, event)):
+                layout = self._identified(source)
+                if layout is not None:
+                    group = self._use_engine_hashes(source, layout, event)
+        if source.engine is not None:
+            self._store_by_key(source, group, event)
+        elif whole:
             self._store_chain(source, group, event)
+        else:
+            self._store_by_value(source, group, event.block_hashes)
+
+    # The engine's own hashes: computed for prompts in their place when tokens cannot place every block
+
+    def _keep_sample(self, source: Source, event: BlockStored) -> None:
+        kept = len(source.samples) + source.failed_tests
+        if kept < _SELF_TESTS and not event.extras and event.lora is None:
+            first, ids = event.block_hashes[:1], event.token_ids[: 4 * event.block_size]
+            source.samples.append(msgspec.structs.replace(event, block_hashes=first, token_ids=ids))
+
+    def _identified(self, source: Source) -> Layout | None:
+        while source.samples:
+            layout = identify(source.samples[0])
+            if layout is not None:
+                return layout
+            source.samples.pop(0)
+            source.failed_tests += 1
+        return None
+
+    def _continues(self, source: Source, event: BlockStored) -> bool:
+        """Whether tokens can place the store: its parent is known, and its blocks are of one size."""
+        if source.loose:
+            return False
+        if event.parent is not None and source.prefix_of(event.parent) is None:
+            return False
+        return not source.sizes or event.block_size in source.sizes
+
+    def _use_engine_hashes(self, source: Source, layout: Layout, event: BlockStored) -> Group:
+        """Go over to the engine's hashes, with all that is held; answers the event's group."""
+        groups = [(number, each, dict(each.held)) for number, each in source.groups.items()]
+        sizes = source.sizes
+        self._retire(source)
+        source.begin(self._new_bit())
+        source.engine = EngineBlocks(layout, max(sizes, default=layout.unit))
+        self._engines[source.engine] = self._engines.get(source.engine, 0) | source.bit
+        for number, old, _ in groups:
+            group_class = self._class(source, old.group_class.demand)
+            source.add_group(number, group_class).repeats = old.repeats
+        self._adopt(source)
+        for number, _, held in groups:
+            group = source.groups[number]
+            for block in held:
+                source.hold(group, block, key_of(block, layout.recipe.published))
+        self._blocks += source.blocks
+        return source.groups[event.group]
+
+    def _store_by_key(self, source: Source, group: Group, event: BlockStored) -> None:
+        engine = source.engine
+        assert engine is not None
+        size = event.block_size
+        if event.kind is GroupKind.ATTENTION and size > engine.block_size and size % engine.layout.unit == 0:
+            unset(self._engines, engine, source.bit)
+            engine = source.engine = EngineBlocks(engine.layout, size)
+            self._engines[engine] = self._engines.get(engine, 0) | source.bit
+        published = engine.layout.recipe.published
+        before = source.blocks
+        for block in event.block_hashes:
+            if block in group.held:
+                self._repeat(group, block)
+            else:
+                source.hold(group, block, key_of(block, published))
+        self._count_stored(source.blocks - before)
+        if source.ends is not None and event.block_hashes:
+            parent = None if event.parent is None else key_of(event.parent, published)
+            source.ends.stored(parent, key_of(event.block_hashes[-1], published), source.bit)
 
     def _store_by_value(self, source: Source, group: Group, blocks: Sequence[EngineHash]) -> None:
         """Blocks whose place in the prompt only another group's event can tell."""
@@ -327,7 +434,7 @@ class PrefixIndex:
             prefix = source.prefix_of(block)
             if prefix is None and group.group_class.demand.kind is GroupKind.ATTENTION:
                 self._counts.orphans += 1
-                continue
+                source.loose += 1
             source.hold(group, block, prefix)
         self._count_stored(source.blocks - before)
 
@@ -339,7 +446,7 @@ class PrefixIndex:
         else:
             root = source.prefix_of(event.parent)
         if root is None:
-            self._counts.orphans += len(blocks)
+            self._store_by_value(source, group, blocks)
             return
         if not self._learn_size(source, event.block_size):
             self._counts.odd_sizes += 1
@@ -411,25 +518,40 @@ class PrefixIndex:
     # Lookup
 
     def _usable(self, walk: _Walk) -> list[Depth]:
-        depths, hashes = walk.depths, walk.chain.hashes
+        """Tokens by the rule that each source follows."""
         usable: list[Depth] = []
         exceptions = 0
         for hit_rule, followers in self._exceptions.items():
             exceptions |= followers
-            theirs = _of(depths, followers)
             if hit_rule is HitRule.FINISHED:
-                theirs = ending_in_run(hashes, theirs, self._ends, 1)
-            usable += theirs
+                usable += self._finished(walk, followers)
+            else:
+                usable += self._satisfying(walk, followers, frozenset())
         for rule, followers in self._rules.items():
-            theirs = _of(depths, followers & ~exceptions)
-            usable += self._satisfying(hashes, theirs, rule, walk.block_size)
+            usable += self._satisfying(walk, followers & ~exceptions, rule)
         return usable
 
-    def _satisfying(self, hashes: list[int], depths: list[Depth], rule: Rule, block_size: int) -> list[Depth]:
-        if not depths or not rule:
-            return depths
-        classes = [(self._tables[demand], demand.span(block_size)) for demand in rule]
-        return satisfying_all(hashes, depths, classes)
+    def _finished(self, walk: _Walk, mask: int) -> list[Depth]:
+        ends = ending_in_run(walk.chain.hashes, _of(walk.depths, mask), self._ends, 1)
+        return _in_tokens(ends, walk.block_size)
+
+    def _satisfying(self, walk: _Walk, mask: int, rule: Rule) -> list[Depth]:
+        """Tokens, on the sources of `mask`, down to where each class of `rule` agrees with attention."""
+        mask &= walk.mask
+        if not mask:
+            return []
+        if walk.units is not None and not any(demand.window for demand in rule):
+            deepest = walk.depths[0][0] if walk.depths else 0
+            walk.units.grow_to((deepest + 1) * walk.stride - 1)
+            states = [self._tables[demand] for demand in rule]
+            theirs = _of(walk.depths, mask)
+            ends = ending_in_part(walk.units.hashes, theirs, mask, walk.stride, self._attention, states)
+            return _in_tokens(ends, walk.block_size // walk.stride)
+        depths = _of(walk.depths, mask)
+        if depths and rule:
+            classes = [(self._tables[demand], demand.span(walk.block_size)) for demand in rule]
+            depths = satisfying_all(walk.chain.hashes, depths, classes)
+        return _in_tokens(depths, walk.block_size)
 
     def _members(self, mask: int) -> Iterator[Source]:
         while mask:
@@ -444,3 +566,7 @@ def _of(depths: list[Depth], mask: int) -> list[Depth]:
 
 def _is_negative(block: EngineHash) -> bool:
     return isinstance(block, int) and block < 0
+
+
+def _in_tokens(depths: list[Depth], size: int) -> list[Depth]:
+    return [(depth * size, members) for depth, members in depths]

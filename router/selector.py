@@ -45,6 +45,10 @@ class TargetStats(msgspec.Struct, frozen=True):
     hit_rule_switches: int
     suspect_hits: int
     """Reported hits that the states it announced do not allow."""
+    hashing: str
+    """What its blocks are placed by."""
+    problem: str
+    """Why its blocks are not all placed; empty when they are."""
 
 
 class RouterStats(msgspec.Struct, frozen=True):
@@ -282,6 +286,8 @@ class Router:
             hit_rule=self._rules.shown(target.source),
             hit_rule_switches=evidence.switches,
             suspect_hits=evidence.suspect_hits,
+            hashing=target.source.hashing,
+            problem=target.source.problem,
         )
 
     def _reasons(self, request: RouteRequest) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from functools import cache
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from router.events import AllBlocksCleared, BlockRemoved, GroupKind
 from router.hashing import PrefixHasher
 from router.index import PrefixIndex
 from router.messages import WorkerKey
+from router.recipes import RECIPES, EngineChain, Layout
 from tests.router.wire import stored, tokens
 
 BLOCK = 2
@@ -68,6 +70,9 @@ class Model:
 
 
 class IndexMachine(RuleBasedStateMachine):
+    def engine_hash(self, prefix: Prefix) -> int:
+        return engine_hash(prefix)
+
     @initialize(layouts=st.lists(st.sampled_from(LAYOUTS), min_size=3, max_size=3))
     def begin(self, layouts: list[list[tuple[GroupKind, int]]]) -> None:
         self.index = PrefixIndex(PrefixHasher(3))
@@ -104,9 +109,9 @@ class IndexMachine(RuleBasedStateMachine):
                 listed = data.draw(st.lists(st.sampled_from(prefixes), unique=True)) if prefixes else []
                 ranged = []
             event = stored(
-                [engine_hash(prefix) for prefix in listed],
+                [self.engine_hash(prefix) for prefix in listed],
                 ranged,
-                parent=engine_hash(prefixes[start - 1]) if start else None,
+                parent=self.engine_hash(prefixes[start - 1]) if start else None,
                 group=group,
                 kind=kind,
                 window=window,
@@ -118,14 +123,16 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(number=numbers, ids=prompts)
     def store_on_an_unknown_parent(self, number: int, ids: list[int]) -> None:
         blocks = len(ids) // BLOCK
+        prefixes: list[Prefix] = [(None, (9, *ids[:end])) for end in range(blocks)]
         for group in self.models[number].groups(GroupKind.ATTENTION):
             orphans = stored(
-                [engine_hash((None, (9, *ids[:end]))) for end in range(blocks)],
+                [self.engine_hash(prefix) for prefix in prefixes],
                 ids[: blocks * BLOCK],
                 parent=12345,
                 group=group,
             )
             self.index.apply(self.sources[number], [orphans])
+            self.models[number].held[group].update(prefixes)
 
     @rule(number=numbers, data=st.data())
     def remove(self, number: int, data: st.DataObject) -> None:
@@ -136,7 +143,7 @@ class IndexMachine(RuleBasedStateMachine):
             gone = data.draw(st.lists(st.sampled_from(held), unique=True, max_size=6))
             self.index.apply(
                 self.sources[number],
-                [BlockRemoved(block_hashes=[engine_hash(prefix) for prefix in gone], group=group)],
+                [BlockRemoved(block_hashes=[self.engine_hash(prefix) for prefix in gone], group=group)],
             )
             model.held[group] -= Counter(gone)
 
@@ -183,5 +190,27 @@ class IndexMachine(RuleBasedStateMachine):
             assert (stats.blocks, stats.prefixes, stats.swept_later) == (0, 0, 0)
 
 
+class EngineHashMachine(IndexMachine):
+    """The same with hashes that can be computed: what tokens cannot place makes the index use them."""
+
+    def engine_hash(self, prefix: Prefix) -> int:
+        salt, ids = prefix
+        if len(ids) % BLOCK or not ids:
+            return engine_hash(prefix)
+        return vllm_hash(salt, ids)
+
+    def teardown(self) -> None:
+        for source in getattr(self, "sources", ()):
+            assert not (source.samples and source.problem)
+        super().teardown()
+
+
+@cache
+def vllm_hash(salt: str | None, ids: tuple[int, ...]) -> int:
+    return EngineChain(tokens(ids), Layout(RECIPES[0], BLOCK), salt).end()
+
+
 IndexMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+EngineHashMachine.TestCase.settings = IndexMachine.TestCase.settings
 TestIndex = IndexMachine.TestCase
+TestIndexOfEngineHashes = EngineHashMachine.TestCase
