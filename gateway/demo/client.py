@@ -28,6 +28,28 @@ class WorkerCounters(msgspec.Struct, frozen=True):
     prompt_tokens: int
 
 
+class WorkerState(msgspec.Struct, frozen=True):
+    """What a simulated worker tells beside vLLM's endpoints."""
+
+    role: str
+    transport: str
+    violations: int
+    transferred_bytes: float
+    pinned_requests: int
+
+
+class _Rank(msgspec.Struct):
+    transport: str = ""
+    transferred_bytes: float = 0
+    pinned_requests: int = 0
+
+
+class _State(msgspec.Struct):
+    role: str
+    sim_kv_violations: int
+    ranks: list[_Rank]
+
+
 class Answer(msgspec.Struct):
     """A streamed answer put together, and how its stream was made."""
 
@@ -52,7 +74,14 @@ class DemoClient:
 
     async def chat(self, messages: list[Json], **fields: Any) -> Json:
         """A whole answer. Raises RequestFailedError."""
-        async with self._session.post(self._url, json=self._body(messages, fields)) as response:
+        return await self._chat(self._url, messages, fields)
+
+    async def chat_with(self, worker: str, messages: list[Json], **fields: Any) -> Json:
+        """A whole answer of one worker, asked directly. Raises RequestFailedError."""
+        return await self._chat(f"{self.workers[worker]}/v1/chat/completions", messages, fields)
+
+    async def _chat(self, url: str, messages: list[Json], fields: Json) -> Json:
+        async with self._session.post(url, json=self._body(messages, fields)) as response:
             body = await response.read()
             if response.status != 200:
                 raise RequestFailedError(f"HTTP {response.status}: {body.decode(errors='replace')[:300]}")
@@ -83,6 +112,21 @@ class DemoClient:
     async def counters(self) -> dict[str, WorkerCounters]:
         """Each worker's counters now."""
         return {name: await self._counters(url) for name, url in self.workers.items()}
+
+    async def states(self) -> dict[str, WorkerState]:
+        """Each simulated worker's own account of its KV blocks now."""
+        return {name: await self._state(url) for name, url in self.workers.items()}
+
+    async def _state(self, url: str) -> WorkerState:
+        async with self._session.get(f"{url}/sim/state") as response:
+            state = msgspec.json.decode(await response.read(), type=_State)
+        return WorkerState(
+            role=state.role,
+            transport=", ".join(sorted({rank.transport for rank in state.ranks})),
+            violations=state.sim_kv_violations,
+            transferred_bytes=sum(rank.transferred_bytes for rank in state.ranks),
+            pinned_requests=sum(rank.pinned_requests for rank in state.ranks),
+        )
 
     async def _counters(self, url: str) -> WorkerCounters:
         async with self._session.get(f"{url}/metrics") as response:

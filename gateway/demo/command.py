@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.demo.launcher import MODEL, DemoError, DemoFleet, DemoOptions, launch
 from gateway.demo.processes import Processes
+from gateway.demo.topology import TOPOLOGIES, TRANSPORTS
 from gateway.demo.tour import tour
 
 DEFAULTS = DemoOptions()
@@ -45,6 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the gateway's routing policy (default {DEFAULTS.policy})",
     )
     parser.add_argument(
+        "--topology",
+        default=DEFAULTS.topology,
+        choices=list(TOPOLOGIES),
+        help=f"workers: agg = two that do everything, 1p2d = one that prefills, two that decode, and so on "
+        f"(default {DEFAULTS.topology})",
+    )
+    parser.add_argument(
+        "--transport",
+        default=DEFAULTS.transport,
+        choices=list(TRANSPORTS),
+        help="what moves KV blocks between workers; inline copies over ZeroMQ where NIXL is not installed "
+        f"(default {DEFAULTS.transport})",
+    )
+    parser.add_argument(
         "--check", action="store_true", help="take a tour, print what each step proved, and end with 0 or 1"
     )
 
@@ -55,7 +70,12 @@ def run(args: argparse.Namespace) -> int:
     0: a signal stopped it, or all checks passed. 1: something failed. 130: a signal cut the checks short.
     """
     options = DemoOptions(
-        port=args.port, admin_port=args.admin_port, tokenizer=args.tokenizer, policy=args.policy
+        port=args.port,
+        admin_port=args.admin_port,
+        tokenizer=args.tokenizer,
+        policy=args.policy,
+        topology=args.topology,
+        transport=args.transport,
     )
     return asyncio.run(_run(options, check=args.check))
 
@@ -80,7 +100,7 @@ async def _run(options: DemoOptions, *, check: bool) -> int:
 
 
 async def _work(options: DemoOptions, processes: Processes, *, check: bool) -> int:
-    _say("starting two simulated workers and a gateway")
+    _say(f"starting {len(options.seats)} simulated workers ({options.topology}) and a gateway")
     try:
         fleet = await launch(options, processes, _say)
         if check:

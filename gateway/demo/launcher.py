@@ -1,25 +1,28 @@
-"""Starts the demo's fleet: two workers, then the gateway in front of them."""
+"""Starts the demo's fleet: the workers of a topology, then the gateway in front of them."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
 import msgspec
 
 from gateway.demo.processes import POLL_SECONDS, Child, Processes
+from gateway.demo.topology import DEFAULT_TOPOLOGY, TOPOLOGIES, Seat
 from simulator.cli import ready_url
 
 HOST = "127.0.0.1"
 MODEL = "moonshotai/Kimi-K3"
-WORKERS = ("sim-0", "sim-1")
 START_SECONDS = 60.0
 DRAIN_SECONDS = 1.0
 DECODE_SECONDS = 0.005
+PREFILL_SECONDS = 2e-6
+"""A token: a prompt of a million takes two seconds."""
 
 Found = TypeVar("Found")
 Say = Callable[[str], None]
@@ -36,6 +39,12 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
     tokenizer: str | None = None
     policy: str = "kv"
+    topology: str = DEFAULT_TOPOLOGY
+    transport: str = "auto"
+
+    @property
+    def seats(self) -> Sequence[Seat]:
+        return TOPOLOGIES[self.topology]
 
 
 class DemoFleet(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +54,16 @@ class DemoFleet(msgspec.Struct, frozen=True, kw_only=True):
     admin_url: str
     workers: dict[str, str]
     """URL of each worker, by name."""
+    seats: Sequence[Seat]
+
+    @property
+    def aggregated(self) -> bool:
+        """Every worker prefills and decodes."""
+        return all(seat.role == "aggregated" for seat in self.seats)
+
+    @property
+    def decode_workers(self) -> int:
+        return sum(seat.role == "decode" for seat in self.seats)
 
 
 class _Feed(msgspec.Struct):
@@ -63,14 +82,17 @@ class _Workers(msgspec.Struct):
 async def launch(options: DemoOptions, processes: Processes, say: Say) -> DemoFleet:
     """Start everything and wait until the gateway has all the workers. Raises DemoError."""
     ports = free_ports(options.port, options.admin_port)
-    workers = [processes.start(name, "simulator", _worker_arguments(name, options)) for name in WORKERS]
+    seats = options.seats
+    workers = [processes.start(seat.name, "simulator", _worker_arguments(seat, options)) for seat in seats]
     urls = {child.name: await _wait_for(processes, partial(_worker_url, child)) for child in workers}
     for child in workers:
         say(f"worker   {child.name}  {urls[child.name]}  (process {child.process.pid})")
-    gateway = processes.start(
-        "gateway", "gateway.cli", _gateway_arguments(options, ports, list(urls.values()))
+    config = processes.folder / "gateway.toml"
+    config.write_text(_gateway_config(seats, urls))
+    gateway = processes.start("gateway", "gateway.cli", _gateway_arguments(options, ports, config))
+    fleet = DemoFleet(
+        url=f"http://{HOST}:{ports[0]}", admin_url=f"http://{HOST}:{ports[1]}", workers=urls, seats=seats
     )
-    fleet = DemoFleet(url=f"http://{HOST}:{ports[0]}", admin_url=f"http://{HOST}:{ports[1]}", workers=urls)
     async with aiohttp.ClientSession() as client:
         await _wait_for(processes, lambda: _all_ready(client, fleet))
     details = f"process {gateway.process.pid}, policy {options.policy}, admin {fleet.admin_url}"
@@ -97,21 +119,34 @@ def free_ports(*wanted: int) -> list[int]:
             taken.close()
 
 
-def _worker_arguments(name: str, options: DemoOptions) -> list[str]:
+def _worker_arguments(seat: Seat, options: DemoOptions) -> list[str]:
     tokenizer = ["--tokenizer", options.tokenizer] if options.tokenizer else []
+    transport = {} if seat.role == "aggregated" else {"--role": seat.role, "--transport": options.transport}
     fixed = {
-        "--name": name,
+        "--name": seat.name,
         "--host": HOST,
         "--port": "0",
         "--model": MODEL,
         "--decode-seconds-per-step": str(DECODE_SECONDS),
+        "--prefill-seconds-per-token": str(PREFILL_SECONDS),
+        **transport,
     }
     return [*_flags(fixed), *tokenizer]
 
 
-def _gateway_arguments(options: DemoOptions, ports: list[int], workers: list[str]) -> list[str]:
+def _gateway_config(seats: Sequence[Seat], urls: Mapping[str, str]) -> str:
+    """The gateway's settings file: a worker's role has no flag."""
+    tables = (
+        f'[[workers]]\nname = "{seat.name}"\nurl = "{urls[seat.name]}"\nrole = "{seat.role}"\n'
+        for seat in seats
+    )
+    return "\n".join(tables)
+
+
+def _gateway_arguments(options: DemoOptions, ports: list[int], config: Path) -> list[str]:
     tokenizer = ["--tokenizer", options.tokenizer] if options.tokenizer else []
     fixed = {
+        "--config": str(config),
         "--host": HOST,
         "--port": str(ports[0]),
         "--admin-host": HOST,
@@ -119,7 +154,7 @@ def _gateway_arguments(options: DemoOptions, ports: list[int], workers: list[str
         "--policy": options.policy,
         "--drain-seconds": str(DRAIN_SECONDS),
     }
-    return ["serve", *_flags(fixed), *tokenizer, *(part for url in workers for part in ("--worker", url))]
+    return ["serve", *_flags(fixed), *tokenizer]
 
 
 def _flags(values: Mapping[str, str]) -> list[str]:

@@ -50,7 +50,7 @@ class Processes:
 
     def __init__(self, folder: Path) -> None:
         self.children: list[Child] = []
-        self._folder = folder
+        self.folder = folder
 
     async def __aenter__(self) -> Processes:
         return self
@@ -60,7 +60,7 @@ class Processes:
 
     def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         """Run `python -m module`, in a session of its own: a terminal's Ctrl-C reaches only this process."""
-        log = self._folder / f"{name}.log"
+        log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],

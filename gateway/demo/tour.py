@@ -11,7 +11,16 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from gateway.demo.checks import StepFailedError, require, user
 from gateway.demo.client import TIMEOUT, DemoClient, Json, RequestFailedError, WorkerCounters
+from gateway.demo.handoff_steps import (
+    equal_step,
+    holder_step,
+    long_step,
+    spread_step,
+    transfer_step,
+    violations_step,
+)
 from gateway.demo.launcher import MODEL, DemoFleet, Say
 
 QUESTION = "What does a gateway do with 日本 and ✓?"
@@ -42,29 +51,23 @@ IDLE_SECONDS = 10.0
 
 
 Counters = Mapping[str, WorkerCounters]
-
-
-class StepFailedError(Exception):
-    """A step did not see what it should; the message says what it saw."""
+Step = Callable[[DemoClient], Awaitable[str]]
 
 
 async def tour(fleet: DemoFleet, say: Say) -> bool:
     """Take the steps one after another; True when every one proved its point."""
     async with aiohttp.ClientSession(timeout=TIMEOUT) as session:
         client = DemoClient(session, fleet.url, fleet.workers, MODEL)
-        steps: list[tuple[str, Callable[[DemoClient], Awaitable[str]]]] = [
-            ("answer", answer_step),
-            ("stream", stream_step),
-            ("tool call", tool_step),
-            ("prefix", prefix_step),
-        ]
+        steps = STEPS if fleet.aggregated else (*STEPS[:3], *PAIR_STEPS)
+        if fleet.decode_workers > 1:
+            steps = (*steps, ("decode", spread_step))
+        if not fleet.aggregated:
+            steps = (*steps, ("long prompt", long_step), ("violations", violations_step))
         passed = [await _take(name, step, client, say) for name, step in steps]
     return all(passed)
 
 
-async def _take(
-    name: str, step: Callable[[DemoClient], Awaitable[str]], client: DemoClient, say: Say
-) -> bool:
+async def _take(name: str, step: Step, client: DemoClient, say: Say) -> bool:
     try:
         say(f"ok    {name}: {await step(client)}")
     except (StepFailedError, RequestFailedError, aiohttp.ClientError, TimeoutError, KeyError) as error:
@@ -75,44 +78,44 @@ async def _take(
 
 async def answer_step(client: DemoClient) -> str:
     """A whole answer has reasoning and content, apart."""
-    answer = await client.chat(_user(QUESTION))
+    answer = await client.chat(user(QUESTION))
     message, usage = answer["choices"][0]["message"], answer["usage"]
     reasoning, content = message.get("reasoning_content"), message.get("content")
-    _require(bool(reasoning), f"no reasoning_content in {message}")
-    _require(bool(content) and "<|" not in content + reasoning, f"bad content in {message}")
-    _require(answer["choices"][0]["finish_reason"] == "stop", f"finish_reason in {answer['choices'][0]}")
+    require(bool(reasoning), f"no reasoning_content in {message}")
+    require(bool(content) and "<|" not in content + reasoning, f"bad content in {message}")
+    require(answer["choices"][0]["finish_reason"] == "stop", f"finish_reason in {answer['choices'][0]}")
     counts = f"{usage['prompt_tokens']} prompt and {usage['completion_tokens']} output tokens"
     return f"{len(reasoning)} characters of reasoning, {len(content)} of content, {counts}"
 
 
 async def stream_step(client: DemoClient) -> str:
     """The same question streamed gives the same text, its usage and [DONE]."""
-    whole = await client.chat(_user(QUESTION))
+    whole = await client.chat(user(QUESTION))
     message = whole["choices"][0]["message"]
-    streamed = await client.streamed_answer(_user(QUESTION))
-    _require(streamed.reasoning == message["reasoning_content"], f"reasoning differs: {streamed.reasoning!r}")
-    _require(streamed.content == message["content"], f"content differs: {streamed.content!r}")
-    _require(streamed.finish_reason == "stop", f"finish_reason {streamed.finish_reason!r}")
-    _require(streamed.done, "no [DONE]")
-    _require(streamed.usage is not None, "no usage chunk")
+    streamed = await client.streamed_answer(user(QUESTION))
+    require(streamed.reasoning == message["reasoning_content"], f"reasoning differs: {streamed.reasoning!r}")
+    require(streamed.content == message["content"], f"content differs: {streamed.content!r}")
+    require(streamed.finish_reason == "stop", f"finish_reason {streamed.finish_reason!r}")
+    require(streamed.done, "no [DONE]")
+    require(streamed.usage is not None, "no usage chunk")
     assert streamed.usage is not None
     tokens = streamed.usage["completion_tokens"]
-    _require(tokens == whole["usage"]["completion_tokens"], f"usage differs: {streamed.usage}")
+    require(tokens == whole["usage"]["completion_tokens"], f"usage differs: {streamed.usage}")
     return f"{streamed.chunks} chunks, the same text as in one piece, usage of {tokens} tokens, [DONE]"
 
 
 async def tool_step(client: DemoClient) -> str:
     """A declared tool is called with arguments that fit its schema."""
     tools = [{"type": "function", "function": WEATHER}]
-    answer = await client.chat(_user("Oslo"), tools=tools)
+    answer = await client.chat(user("Oslo"), tools=tools)
     choice = answer["choices"][0]
-    _require(choice["finish_reason"] == "tool_calls", f"finish_reason {choice['finish_reason']!r}")
+    require(choice["finish_reason"] == "tool_calls", f"finish_reason {choice['finish_reason']!r}")
     calls = choice["message"].get("tool_calls") or []
-    _require(len(calls) == 1, f"{len(calls)} calls")
+    require(len(calls) == 1, f"{len(calls)} calls")
     function = calls[0]["function"]
-    _require(function["name"] == WEATHER["name"], f"it called {function['name']!r}")
+    require(function["name"] == WEATHER["name"], f"it called {function['name']!r}")
     problem = _misfit(msgspec.json.decode(function["arguments"]), WEATHER["parameters"])
-    _require(problem is None, f"{function['arguments']}: {problem}")
+    require(problem is None, f"{function['arguments']}: {problem}")
     return f"{function['name']}({function['arguments']}) fits its schema, id {calls[0]['id']}"
 
 
@@ -143,13 +146,13 @@ async def _make_busier(client: DemoClient, holder: str, first: str, streams: Asy
             return
         before = (await client.counters())[holder].running
         async with AsyncExitStack() as one:
-            messages = [{"role": "system", "content": first}, *_user(f"Count slowly, {attempt}.")]
+            messages = [{"role": "system", "content": first}, *user(f"Count slowly, {attempt}.")]
             events = await one.enter_async_context(client.stream(messages, vllm_xargs=LOAD_SCRIPT))
             await anext(events)
             if (await client.counters())[holder].running > before:
                 streams.push_async_exit(one.pop_all())
                 placed += 1
-    _require(placed == LOAD_STREAMS, f"only {placed} of {LOAD_STREAMS} streams could be placed on {holder}")
+    require(placed == LOAD_STREAMS, f"only {placed} of {LOAD_STREAMS} streams could be placed on {holder}")
 
 
 async def _repeat(client: DemoClient, holder: str, first: str, second: str) -> int:
@@ -165,9 +168,9 @@ async def _repeat(client: DemoClient, holder: str, first: str, second: str) -> i
     shown = ", ".join(f"{cached} of {prompt}" for cached, prompt in tokens)
     others = {name: count for name, count in served.items() if name != holder and count}
     astray = f"{others} of {REPEATS} repeats went elsewhere (cached tokens: {shown})"
-    _require(not others, f"{holder} holds the prefix, but {astray}")
-    _require(served[holder] == REPEATS, f"{holder} counted {served[holder]} of {REPEATS} repeats")
-    _require(all(cached >= CACHED_SHARE * prompt for cached, prompt in tokens), f"cached tokens: {shown}")
+    require(not others, f"{holder} holds the prefix, but {astray}")
+    require(served[holder] == REPEATS, f"{holder} counted {served[holder]} of {REPEATS} repeats")
+    require(all(cached >= CACHED_SHARE * prompt for cached, prompt in tokens), f"cached tokens: {shown}")
     return min(cached for cached, _ in tokens)
 
 
@@ -187,7 +190,7 @@ def _grown(before: Counters, after: Counters) -> tuple[str, int]:
     """The one worker that took a prompt in, and its tokens."""
     grown = {name: after[name].prompt_tokens - before[name].prompt_tokens for name in after}
     took = [name for name, tokens in grown.items() if tokens]
-    _require(len(took) == 1, f"one prompt reached {took or 'no worker'}")
+    require(len(took) == 1, f"one prompt reached {took or 'no worker'}")
     return took[0], grown[took[0]]
 
 
@@ -198,17 +201,8 @@ def _halves() -> tuple[str, str]:
     return halves[0], halves[1]
 
 
-def _user(text: str) -> list[Json]:
-    return [{"role": "user", "content": text}]
-
-
 def _shared(first: str, second: str, question: str) -> list[Json]:
-    return [{"role": "system", "content": first}, *_user(second), *_user(question)]
-
-
-def _require(true: bool, otherwise: str) -> None:
-    if not true:
-        raise StepFailedError(otherwise)
+    return [{"role": "system", "content": first}, *user(second), *user(question)]
 
 
 def _misfit(value: Any, schema: Json) -> str | None:
@@ -225,3 +219,16 @@ def _misfit(value: Any, schema: Json) -> str | None:
         if not isinstance(item, types[declared["type"]]) or item not in declared.get("enum", [item]):
             return f"{name} is {item!r}"
     return None
+
+
+STEPS: tuple[tuple[str, Step], ...] = (
+    ("answer", answer_step),
+    ("stream", stream_step),
+    ("tool call", tool_step),
+    ("prefix", prefix_step),
+)
+PAIR_STEPS: tuple[tuple[str, Step], ...] = (
+    ("transfer", transfer_step),
+    ("equal", equal_step),
+    ("prefix", holder_step),
+)

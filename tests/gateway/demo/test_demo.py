@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -16,18 +17,20 @@ from pathlib import Path
 
 import pytest
 
+NIXL = any(importlib.util.find_spec(name) for name in ("nixl", "nixl_cu13", "nixl_cu12"))
 PATIENCE = 120
 """Seconds after which something hangs, on however slow a machine."""
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked for in /proc")
 
 
-def _command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gateway.cli", "demo", "--port", "0", *arguments]
+def _command(*arguments: str, topology: str = "agg") -> list[str]:
+    return [sys.executable, "-m", "gateway.cli", "demo", "--port", "0", "--topology", topology, *arguments]
 
 
-def _check(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run(_command("--check", *arguments), capture_output=True, text=True, timeout=PATIENCE)
+def _check(*arguments: str, topology: str = "agg") -> tuple[int, str]:
+    command = _command("--check", *arguments, topology=topology)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -98,6 +101,26 @@ def test_check_passes() -> None:
     steps = re.findall(r"^ok    ([a-z ]+):", output, re.MULTILINE)
     assert steps == ["answer", "stream", "tool call", "prefix"]
     assert "the busier one (3 streams against 0)" in output
+
+
+@pytest.mark.skipif(not NIXL, reason="NIXL is not installed")
+@pytest.mark.parametrize("topology", ["1p2d", "2p1d"])
+def test_prefill_and_decode_apart_pass(topology: str) -> None:
+    code, output = _check(topology=topology)
+    assert code == 0, output
+    steps = re.findall(r"^ok    ([a-z ]+):", output, re.MULTILINE)
+    decode = ["decode"] if topology == "1p2d" else []
+    assert steps == [
+        *("answer", "stream", "tool call", "transfer", "equal", "prefix"),
+        *(*decode, "long prompt", "violations"),
+    ]
+    assert "transport nixl" in output
+
+
+def test_the_handoff_without_nixl_is_labelled_inline() -> None:
+    code, output = _check("--transport", "inline", topology="1p1d")
+    assert code == 0, output
+    assert "transport inline" in output
 
 
 def test_round_robin_fails_the_prefix_step_and_no_other() -> None:

@@ -30,7 +30,7 @@ WEATHER: Any = {
 
 @pytest.fixture(scope="module", name="base_url")
 def base_url_fixture() -> Iterator[str]:
-    command = [sys.executable, "-m", "gateway.cli", "demo", "--port", "0"]
+    command = [sys.executable, "-m", "gateway.cli", "demo", "--port", "0", "--topology", "agg"]
     demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert demo.stdout is not None
     seen = ""
