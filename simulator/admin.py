@@ -101,6 +101,7 @@ def state(rank: Rank) -> Json:
         "transfers": handoff.stats.nbytes.count,
         "transferred_bytes": handoff.stats.nbytes.sum,
         "transfer_seconds": handoff.stats.seconds.sum,
+        "transfer_descriptors": handoff.stats.descriptors.sum,
         "failed_transfers": handoff.stats.failed_transfers,
     }
 
