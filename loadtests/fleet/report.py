@@ -58,7 +58,6 @@ def _section(workload: str, summaries: Sequence[Summary], waits: Waits) -> str:
             if waits.get((workload, summary.policy))
         },
         "seconds",
-        "share",
     )
     return f"<section><h2>{escape(workload)}</h2>{_table(summaries)}<p>{bars}</p><p>{curves}</p></section>"
 

@@ -35,7 +35,7 @@ def bars(title: str, values: Mapping[str, tuple[float, float]], unit: str) -> st
     return _svg(title, 42 + 22 * len(values), parts)
 
 
-def curves(title: str, lines: Mapping[str, Points], x_label: str, y_label: str) -> str:
+def curves(title: str, lines: Mapping[str, Points], x_label: str) -> str:
     """Lines over a logarithmic x axis; points with x of 0 or less are left out."""
     shown = {name: [(math.log10(x), y) for x, y in points if x > 0] for name, points in lines.items()}
     every = [point for points in shown.values() for point in points]
@@ -44,7 +44,7 @@ def curves(title: str, lines: Mapping[str, Points], x_label: str, y_label: str) 
     left, right = math.floor(min(x for x, _ in every)), math.ceil(max(x for x, _ in every))
     top = max(y for _, y in every) or 1.0
     frame = _Frame(left, max(right, left + 1), top)
-    parts = frame.axes(x_label, y_label)
+    parts = frame.axes(x_label)
     for position, (name, points) in enumerate(shown.items()):
         path = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in points)
         parts.append(
@@ -70,7 +70,7 @@ class _Frame:
     def y(self, value: float) -> float:
         return self.height - value / self._top * (self.height - 30)
 
-    def axes(self, x_label: str, y_label: str) -> list[str]:
+    def axes(self, x_label: str) -> list[str]:
         parts = []
         for decade in range(int(self._left), int(self._right) + 1):
             x = self.x(decade)
@@ -87,7 +87,6 @@ class _Frame:
         parts.append(
             f'<text x="{middle}" y="{self.height + 34}" text-anchor="middle">{escape(x_label)}</text>'
         )
-        parts.append(f'<text x="8" y="26">{escape(y_label)}</text>')
         return parts
 
 
