@@ -1,9 +1,9 @@
 """`python -m simulator.bench`: what a simulated pair's READs reach beside NIXL alone, in one run.
 
 NIXL alone: this process reads blocks of another one, nothing between it and the library, once in a row and
-once in random order. The simulated pair: a prefill worker and a decode worker, legs over HTTP, first into memory
-that nobody has touched, then with pools whose free blocks lie about as after use. Sizes are the same; figures
-are medians.
+once in random order. The simulated pair: a prefill worker and a decode worker, legs over HTTP, first into
+memory that nobody has touched, then with pools whose free blocks lie about as after use. Sizes are the same;
+figures are medians.
 """
 
 from __future__ import annotations

@@ -169,9 +169,11 @@ def _ready_line(settings: SimulatorSettings, runner: web.AppRunner, ranks: Ranks
     port = runner.addresses[0][1]
     events = " ".join(rank.publisher.endpoint for rank in ranks)
     replay = " ".join(rank.publisher.replay_endpoint for rank in ranks)
+    channels = " ".join(rank.connector.handoff.endpoint for rank in ranks if rank.connector.handoff)
+    handoff = f", {settings.kv_transport} side channel on {channels}" if channels else ""
     return (
         f"simulator {settings.name}: {settings.model} on http://{settings.host}:{port}, "
-        f"KV events on {events}, replay on {replay}"
+        f"KV events on {events}, replay on {replay}{handoff}"
     )
 
 
