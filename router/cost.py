@@ -18,6 +18,17 @@ class CostConstants(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that each token of context in use takes from it."""
 
 
+class CostTerms(msgspec.Struct, frozen=True):
+    """What `CostModel.seconds` adds up, in seconds."""
+
+    queue: float
+    """Prompts that wait before this one."""
+    prefill: float
+    """Its own uncached tokens."""
+    decodes: float
+    """Interference by the sequences that the worker runs already."""
+
+
 class CostModel:
     """Seconds from `CostConstants` and a rank's load."""
 
@@ -35,4 +46,12 @@ class CostModel:
             (load.queued_tokens + uncached_tokens) * self._per_token
             + load.sequences * self._per_sequence
             + load.context_tokens * self._per_context_token
+        )
+
+    def terms(self, load: Load, uncached_tokens: int) -> CostTerms:
+        """The same, apart."""
+        return CostTerms(
+            queue=load.queued_tokens * self._per_token,
+            prefill=uncached_tokens * self._per_token,
+            decodes=load.sequences * self._per_sequence + load.context_tokens * self._per_context_token,
         )

@@ -52,6 +52,16 @@ class RuleKeeper:
         """The evidence of a rank that is open."""
         return self._evidence[key]
 
+    def predicted(self, source: Source, match: Match) -> dict[str, int]:
+        """Cached tokens by each rule that can apply to the source, in words."""
+        predictions = match.predictions(source)
+        predicted = self._evidence[source.key].predicted(predictions)
+        if predictions.finished is None:
+            del predicted[HitRule.FINISHED]
+        if not source.rule:
+            del predicted[HitRule.STATE]
+        return {rule.value: tokens for rule, tokens in predicted.items()}
+
     def shown(self, source: Source) -> str:
         """The rule in use, in words."""
         if source.hit_rule is HitRule.STATE and not source.rule:

@@ -10,6 +10,7 @@ import msgspec
 
 from router.cost import CostConstants, CostModel
 from router.events import KvEvent
+from router.explain import Explainer, Explanation
 from router.hashing import PrefixHasher
 from router.index import IndexStats, PrefixIndex
 from router.load import LoadBook, OverlapCounts
@@ -150,8 +151,7 @@ class Router:
         """
         targets = self._eligible(request)
         decode = request.role == "decode"
-        # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
-        found = without_overlaps(request) if decode else find_overlaps(self._index, request, targets)
+        found = self._find(request, targets)
         target = self._policy.choose(targets, found.overlaps, found.prompt_tokens)
         self._routed += 1
         target.last_used = self._routed
@@ -168,6 +168,29 @@ class Router:
             overlap_tokens=overlap,
             best_overlap_tokens=found.best_overlap(targets),
             pool=target.info.pool,
+        )
+
+    def explain(self, request: RouteRequest) -> Explanation:
+        """What `route` would do with the request and why. Nothing is reserved or counted."""
+        targets = self._candidates(request)
+        found = self._find(request, targets)
+        roomy = _roomy(targets)
+        chosen = None
+        if roomy:
+            state = self._random.getstate()
+            chosen = self._policy.choose(roomy, found.overlaps, found.prompt_tokens)
+            self._random.setstate(state)
+        considered = {target.key.worker for target in targets}
+        explainer = Explainer(self._policy_name, self._cost, self._rules, found)
+        return Explanation(
+            policy=self._policy_name,
+            chosen=None if chosen is None else chosen.key,
+            candidates=explainer.candidates(targets, roomy, chosen),
+            left_out={
+                name: _reason(worker, request)
+                for name, worker in self._workers.items()
+                if name not in considered
+            },
         )
 
     def prefers_pair(self, request: RouteRequest) -> bool:
@@ -243,14 +266,22 @@ class Router:
             targets = [target for target in targets if target.key.worker not in request.exclude]
         return targets
 
-    def _eligible(self, request: RouteRequest) -> Sequence[Target]:
-        targets = self._unexcluded(request, request.role)
+    def _find(self, request: RouteRequest, targets: Sequence[Target]) -> Found:
+        # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
         if request.role == "decode":
-            targets = self._with_prefill(request, targets)
+            return without_overlaps(request)
+        return find_overlaps(self._index, request, targets)
+
+    def _candidates(self, request: RouteRequest) -> Sequence[Target]:
+        targets = self._unexcluded(request, request.role)
+        return self._with_prefill(request, targets) if request.role == "decode" else targets
+
+    def _eligible(self, request: RouteRequest) -> Sequence[Target]:
+        targets = self._candidates(request)
         if not targets:
             self._refused += 1
             raise NoWorkerError(self._reasons(request))
-        return [target for target in targets if target.load.sequences < target.capacity] or targets
+        return _roomy(targets)
 
     def _with_prefill(self, request: RouteRequest, targets: Sequence[Target]) -> Sequence[Target]:
         """Of several pools, those where a prefill worker is up too: a KV cache never leaves its pool."""
@@ -296,6 +327,11 @@ class Router:
         return "; ".join(f"{name}: {_reason(worker, request)}" for name, worker in self._workers.items())
 
 
+def _roomy(targets: Sequence[Target]) -> Sequence[Target]:
+    """Those that would run another sequence at once; all when none would."""
+    return [target for target in targets if target.load.sequences < target.capacity] or targets
+
+
 def _reason(worker: _Worker, request: RouteRequest) -> str:
     """Why a worker that was left out was left out."""
     if request.model not in worker.info.models:
@@ -309,4 +345,6 @@ def _reason(worker: _Worker, request: RouteRequest) -> str:
         return "not available"
     if worker.info.worker in request.exclude:
         return "failed this request already"
+    if request.role == "decode" and worker.targets:
+        return "no prefill worker of its pool is up"
     return "has no ranks"
