@@ -22,9 +22,9 @@ from gateway.serving.dispatch import Dispatcher
 from gateway.serving.prepare import Preparer
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sources import fleet_metrics, router_metrics
-from gateway.tokens.tokenizer import Tokenizer, TokenizerError
-from parsers.registry import get_format
+from gateway.telemetry.sources import fleet_metrics, router_metrics, token_metrics
+from gateway.tokens.encodings import Encodings
+from gateway.tokens.tokenizer import TokenizerError
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
@@ -44,22 +44,20 @@ def run(settings: Settings) -> int:
 
 def build(settings: Settings) -> Services:
     """Everything but the listeners. Raises StartupError."""
-    model_format = get_format(settings.model_format)
     try:
-        tokenizer = Tokenizer.load(model_format, settings.tokenizer)
-        tokenizer.detokenizer()  # its table takes a moment, which the first client should not pay
+        encodings = Encodings.load(settings.effective_pools())
     except TokenizerError as error:
         raise StartupError(str(error)) from None
     metrics = Metrics()
     router = Router(settings.policy)
     feeds = KvFeeds(router)
-    fleet = Fleet(settings.workers, router, feeds)
-    metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds)]
+    fleet = Fleet(settings.effective_workers(), router, feeds)
+    metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds), token_metrics(encodings)]
     return Services(
         settings=settings,
         router=router,
         fleet=fleet,
-        preparer=Preparer(tokenizer, model_format, fleet, settings.context_length),
+        preparer=Preparer(encodings, fleet, settings),
         dispatcher=Dispatcher(router, fleet, NixlPull(settings.kv_lease_seconds), metrics),
         metrics=metrics,
         started=int(time.time()),

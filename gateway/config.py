@@ -134,9 +134,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             for pool in pools
         ]
 
-    def pool_of(self, worker: WorkerSettings) -> str:
-        """The name of a worker's pool."""
-        return worker.pool or self.effective_pools()[0].name
+    def effective_workers(self) -> Sequence[WorkerSettings]:
+        """The workers with the names of their pools."""
+        only = self.effective_pools()[0].name
+        return [msgspec.structs.replace(worker, pool=worker.pool or only) for worker in self.workers]
 
 
 def host_and_port(url: str) -> str:

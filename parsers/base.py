@@ -52,7 +52,19 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     thinking: bool | Mapping[str, Any] | None = None
     """As the request has it: a switch, or an object such as `{"type": "disabled"}`."""
     parallel_tool_calls: bool | None = None
+    structured_outputs: Mapping[str, Any] | None = None
+    """What the response must be, in vLLM's words: one of json, regex, choice, grammar, json_object, structural_tag."""
     template_kwargs: Mapping[str, Any] = {}
+    strict_efforts: bool = False
+    """Refuse the reasoning efforts that the model does not have, instead of taking the nearest."""
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """What a worker keeps generated tokens to, from the first one on: reasoning is part of what it describes."""
+
+    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+    value: Any
+    """A JSON schema, true, a pattern, a list of texts, a grammar, or a structural tag."""
 
 
 class EncodedChat(NamedTuple):
@@ -65,6 +77,8 @@ class EncodedChat(NamedTuple):
     """Tokens of the generation stub that a usage report leaves out."""
     tools: Sequence[Mapping[str, Any]] | None = None
     """All tools the chat declares, those in its messages too: what `OutputOptions.tools` should get."""
+    constraint: Constraint | None = None
+    """What the worker must keep the answer to, when the chat asks for that."""
 
     @property
     def segments(self) -> list[Segment]:
@@ -163,6 +177,8 @@ class ModelFormat(Protocol):
     """One model family's text protocol."""
 
     name: str
+    family: str
+    """Formats of one family read the same vocabulary files."""
     stop_token_ids: Sequence[int]
     """Ids that end a generation; a worker is told so when it has no tokenizer of its own."""
 

@@ -29,6 +29,7 @@ class PlainFormat:
     """Implements `parsers.base.ModelFormat`."""
 
     name = "plain"
+    family = "plain"
 
     def __init__(self, stop_token_ids: Sequence[int] = ()) -> None:
         """`stop_token_ids` end an answer and are not shown; give another family's to read its completions."""

@@ -23,7 +23,8 @@ from gateway.engines.base import EngineError
 from gateway.serving.errors import bad_request, model_not_found, unavailable
 from gateway.serving.generation import Emitter
 from gateway.serving.inflight import InFlight
-from gateway.serving.prepare import Prepared, Preparer
+from gateway.serving.job import Prepared
+from gateway.serving.prepare import Preparer
 from gateway.serving.request import Fields
 from parsers.base import OutputParser
 
@@ -143,7 +144,7 @@ async def _stream(
 
 
 def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
-    usage = usage_of(flight, prepared.counted_prompt_tokens)
+    usage = usage_of(flight, prepared.reading(flight.pool).counted_prompt_tokens)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
     if logger.isEnabledFor(logging.INFO):

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import msgspec
 
+from parsers.base import Constraint
+
 
 class EngineRequest(msgspec.Struct, kw_only=True):
     """One generation, as far as every engine shares it."""
@@ -23,6 +25,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """Sampling parameters by the names of vLLM's OpenAI API, each value as the JSON text the client sent."""
     top_level: Mapping[str, bytes] = {}
     """Fields beside the sampling parameters (cache_salt, priority, unknown extensions)."""
+    constraint: Constraint | None = None
+    """What the worker must keep the generated tokens to, from the first one on."""
 
 
 class EngineUsage(msgspec.Struct, gc=False):

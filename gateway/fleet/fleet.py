@@ -51,6 +51,8 @@ class Fleet:
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._known_models: dict[str, int | None] = {}
+        self._pools: dict[str, frozenset[str]] = {}
+        """By model."""
 
     async def start(self) -> None:
         self._session = aiohttp.ClientSession()
@@ -103,6 +105,7 @@ class Fleet:
             "name": name,
             "url": settings.url,
             "role": settings.role,
+            "pool": settings.pool,
             "labels": dict(settings.labels),
             "state": worker.state.value,
             "reason": worker.reason,
@@ -121,6 +124,10 @@ class Fleet:
     def context_length(self, model: str) -> int | None:
         """The smallest context among the workers that serve the model, in tokens."""
         return self._known_models.get(model)
+
+    def pools(self, model: str) -> frozenset[str]:
+        """Pools with a worker that serves the model, or did."""
+        return self._pools.get(model, frozenset())
 
     # one worker's life
 
@@ -156,6 +163,7 @@ class Fleet:
         for model in profile.models:
             lengths = (self._known_models.get(model), profile.context_length)
             self._known_models[model] = min((length for length in lengths if length), default=None)
+            self._pools[model] = self.pools(model) | {worker.settings.pool}
         self._router.add_worker(
             WorkerInfo(
                 worker=worker.name,
@@ -164,6 +172,7 @@ class Fleet:
                 dp_ranks=max(profile.kv_sources, default=0) + 1,
                 max_num_seqs=worker.settings.max_num_seqs,
                 labels=worker.settings.labels,
+                pool=worker.settings.pool,
             )
         )
         await self._feeds.start(worker)

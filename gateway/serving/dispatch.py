@@ -11,9 +11,9 @@ from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.handoff.base import Handoff, HandoffError
 from gateway.serving.generation import GenerationFactory
 from gateway.serving.inflight import InFlight
+from gateway.serving.job import Job
 from gateway.telemetry.metrics import Metrics
-from gateway.tokens.prompts import EncodedPrompt
-from router.messages import NoWorkerError, Placement, Role, RouteRequest
+from router.messages import NoWorkerError, Placement, Role, RouteRequest, Variant
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
@@ -32,20 +32,6 @@ class Engines(Protocol):
     def report_failure(self, worker: str, error: EngineError) -> None:
         """A request failed there; the fleet looks at the worker at once."""
         ...
-
-
-class Job(msgspec.Struct, kw_only=True):
-    """A request that is ready to go out."""
-
-    request_id: str
-    model: str
-    prompt: EncodedPrompt
-    sampling: dict[str, bytes]
-    top_level: dict[str, bytes]
-    max_tokens: int
-    cache_salt: str | None
-    started: float
-    """Event-loop time when the request came in, in seconds."""
 
 
 class _PrefillFailedError(Exception):
@@ -111,6 +97,7 @@ class Dispatcher:
         return InFlight(self._router, placement, self._metrics, job.started, pair=pair)
 
     async def _start(self, flight: InFlight, job: Job, generation: GenerationFactory) -> None:
+        job = job.of_pool(flight.placement.pool)
         request = _engine_request(job, flight.placement)
         if flight.pair:
             request = await self._prefill(flight, job, request)
@@ -123,7 +110,7 @@ class Dispatcher:
         failure: EngineError | None = None
         while True:
             try:
-                placement = self._router.route(_route_request(job, "prefill", failed))
+                placement = self._router.route(_prefill_request(job, flight.placement, failed))
             except NoWorkerError:
                 if failure is not None:
                     raise _PrefillFailedError(failure) from None
@@ -160,6 +147,11 @@ class Dispatcher:
 
 
 def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
+    variants: list[Variant] = []
+    if job.others:
+        for each in (job, *job.others):
+            assert each.pools is not None
+            variants.append(Variant(each.pools, each.prompt.ids, each.prompt.hashes))
     return RouteRequest(
         request_id=job.request_id,
         model=job.model,
@@ -169,7 +161,15 @@ def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest
         cache_salt=job.cache_salt,
         max_tokens=job.max_tokens,
         exclude=failed,
+        pools=job.pools,
+        variants=variants,
     )
+
+
+def _prefill_request(job: Job, decode: Placement, failed: frozenset[str]) -> RouteRequest:
+    """A KV cache never leaves its pool: prefill is in the pool of the decode worker."""
+    request = _route_request(job, "prefill", failed)
+    return msgspec.structs.replace(request, pools=frozenset({decode.pool}), variants=())
 
 
 def _engine_request(job: Job, placement: Placement) -> EngineRequest:
@@ -181,4 +181,5 @@ def _engine_request(job: Job, placement: Placement) -> EngineRequest:
         dp_rank=placement.target.dp_rank or None,
         sampling=job.sampling,
         top_level=job.top_level,
+        constraint=job.constraint,
     )

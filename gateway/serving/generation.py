@@ -25,6 +25,11 @@ class Emitter(Protocol):
 class Observer(Protocol):
     """Who wants to know how the generation goes; called inside `data_received`."""
 
+    @property
+    def pool(self) -> str:
+        """Pool of the worker that generates."""
+        ...
+
     def on_progress(self, new_tokens: int) -> None:
         """A read brought that many tokens."""
         ...

@@ -84,6 +84,11 @@ class InFlight:
         )
 
     @property
+    def pool(self) -> str:
+        """Of the worker that generates."""
+        return self.placement.pool
+
+    @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens that were not computed for this request, as the worker that computed it said.
 

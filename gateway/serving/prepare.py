@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from gateway.serving.dispatch import Job
+from gateway.config import Settings
 from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
+from gateway.serving.job import Job, Prepared, Reading
 from gateway.serving.request import Fields
 from gateway.serving.stops import StopMatcher
+from gateway.tokens.encodings import Encoding, Encodings
 from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
-from parsers.base import Chat, FormatError, ModelFormat, OutputOptions, OutputParser, Piece, Segment
-from parsers.plain import PlainFormat
+from parsers.base import Chat, Constraint, FormatError, OutputOptions, Piece, Segment
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -28,176 +29,182 @@ class Limits(Protocol):
 
     def context_length(self, model: str) -> int | None: ...
 
+    def pools(self, model: str) -> frozenset[str]:
+        """Pools with a worker that serves the model, or did."""
+        ...
 
-class Prepared(msgspec.Struct, kw_only=True):
-    """A job, and what its answer needs."""
 
-    job: Job
-    counted_prompt_tokens: int
-    """Prompt tokens as usage reports them."""
-    n: int
-    stream: bool
-    include_usage: bool
-    options: OutputOptions | None
-    """None for a plain completion."""
-    stops: Sequence[str]
-    include_stop: bool
+class _Draft(NamedTuple):
+    """A request in one encoding."""
+
+    reading: Reading
+    prompt: EncodedPrompt
+    constraint: Constraint | None = None
 
 
 class Preparer:
-    """Prepares requests for one tokenizer and model format."""
+    """Prepares requests in the encodings of the pools that serve their model."""
 
-    def __init__(
-        self, tokenizer: Tokenizer, model_format: ModelFormat, limits: Limits, context_length: int
-    ) -> None:
-        self._tokenizer = tokenizer
-        self._format = model_format
-        self._plain = PlainFormat(model_format.stop_token_ids)
+    def __init__(self, encodings: Encodings, limits: Limits, settings: Settings) -> None:
+        self.encodings = encodings
         self._limits = limits
-        self._context_length = context_length
+        self._settings = settings
         # One thread: the segment cache has one writer beside the event loop, and tiktoken frees the GIL.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
     async def chat(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
-        values = fields.values
-        chat = _chat(values)
+        chat = self._chat(fields.values)
         if not chat.messages:
             raise bad_request("`messages` must not be empty.", "messages")
-        try:
-            encoded = self._format.encode(chat)
-        except FormatError as error:
-            raise bad_request(str(error), error.param) from None
-        prompt = await self._encode(encoded.pieces)
-        options = OutputOptions(
-            thinking=encoded.thinking,
-            tools=encoded.tools,
-            tool_choice=chat.tool_choice,
-            parallel_tool_calls=chat.parallel_tool_calls,
-        )
-        job = self._job(fields, prompt, request_id, started, "messages", default_tokens=None)
-        counted = len(prompt.ids) - encoded.uncounted_tokens
-        return self._prepared(fields, job, counted, options)
+        drafts = [await self._encode_chat(encoding, chat) for encoding in self.encodings_for(fields)]
+        return self._prepared(fields, drafts, request_id, started, "messages")
 
     async def completion(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
-        prompt = await self._completion_prompt(fields.values["prompt"])
-        job = self._job(fields, prompt, request_id, started, "prompt", DEFAULT_COMPLETION_TOKENS)
-        return self._prepared(fields, job, len(prompt.ids), None)
+        prompt = _single_prompt(fields.values["prompt"])
+        drafts = [await self._encode_prompt(each, prompt) for each in self.encodings_for(fields)]
+        return self._prepared(fields, drafts, request_id, started, "prompt")
 
     def generation(self, prepared: Prepared, emitter: Callable[[], Emitter]) -> GenerationFactory:
         """Fresh parsers, counts and answer for each attempt of a prepared request."""
 
         def create(observer: Observer) -> Generation:
-            choices = [Choice(self._parser(prepared), _matcher(prepared)) for _ in range(prepared.n)]
+            reading = prepared.reading(observer.pool)
+            choices = [
+                Choice(reading.encoding.parser(reading.options), _matcher(prepared))
+                for _ in range(prepared.n)
+            ]
             return Generation(choices, emitter(), observer)
 
         return create
 
-    def _parser(self, prepared: Prepared) -> OutputParser:
-        detokenizer = self._tokenizer.detokenizer()
-        if prepared.options is None:
-            return self._plain.parser(OutputOptions(thinking=False), detokenizer)
-        return self._format.parser(prepared.options, detokenizer)
+    # Encoding
 
-    async def _encode(self, pieces: Sequence[Piece]) -> EncodedPrompt:
-        if not is_long(pieces):
-            return self._tokenizer.encode_segments(pieces)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._tokenizer.encode_segments, pieces)
+    def _encodings_for(self, fields: Fields) -> Sequence[Encoding]:
+        if len(self.encodings.all) == 1:
+            return self.encodings.all
+        return self.encodings.of_pools(self._limits.pools(fields.values["model"]))
 
-    async def _completion_prompt(self, prompt: Any) -> EncodedPrompt:
-        if isinstance(prompt, str):
-            return await self._encode([Segment(prompt, False)])
-        if prompt and isinstance(prompt[0], list):
-            prompt = prompt[0] if len(prompt) == 1 else None
-        elif prompt and isinstance(prompt[0], str):
-            if len(prompt) == 1:
-                return await self._encode([Segment(prompt[0], False)])
-            prompt = None
-        if prompt is None:
-            raise bad_request("`prompt` must be one prompt; lists of several are not supported.", "prompt")
-        try:
-            return self._tokenizer.prompt_of_ids(prompt)
-        except TokenizerError as error:
-            raise bad_request(f"`prompt`: {error}.", "prompt") from None
-
-    def _job(
-        self,
-        fields: Fields,
-        prompt: EncodedPrompt,
-        request_id: str,
-        started: float,
-        param: str,
-        default_tokens: int | None,
-    ) -> Job:
-        values = fields.values
-        model = values["model"]
-        room = self._room(model, len(prompt.ids), param)
-        asked = values.get("max_completion_tokens") or values.get("max_tokens") or default_tokens
-        max_tokens = min(asked, room) if asked else room
-        return Job(
-            request_id=request_id,
-            model=model,
-            prompt=prompt,
-            sampling=self._sampling(fields, max_tokens, chat=default_tokens is None),
-            top_level=fields.top_level,
-            max_tokens=max_tokens,
-            cache_salt=values.get("cache_salt"),
-            started=started,
+    def _chat(self, values: dict[str, Any]) -> Chat:
+        return Chat(
+            messages=values["messages"],
+            tools=values.get("tools"),
+            tool_choice=values.get("tool_choice"),
+            response_format=values.get("response_format"),
+            reasoning_effort=values.get("reasoning_effort"),
+            thinking=values.get("thinking"),
+            parallel_tool_calls=values.get("parallel_tool_calls"),
+            template_kwargs=values.get("chat_template_kwargs") or {},
+            strict_efforts=self._settings.reasoning_efforts == "strict",
         )
 
-    def _room(self, model: str, prompt_tokens: int, param: str) -> int:
-        """Tokens that an answer may have."""
-        if prompt_tokens == 0:
-            raise bad_request(f"`{param}` must not be empty.", param)
-        limit = min(self._context_length, self._limits.context_length(model) or self._context_length)
-        if prompt_tokens >= limit:
-            raise context_length_exceeded(prompt_tokens, limit, param)
-        return limit - prompt_tokens
+    async def _encode_chat(self, encoding: Encoding, chat: Chat) -> _Draft:
+        try:
+            encoded = encoding.model_format.encode(chat)
+        except FormatError as error:
+            raise bad_request(str(error), error.param) from None
+        prompt = await self._encode(encoding.tokenizer, encoded.pieces)
+        options = OutputOptions(
+            thinking=encoded.thinking,
+            tools=encoded.tools,
+            tool_choice=chat.tool_choice,
+            parallel_tool_calls=chat.parallel_tool_calls,
+            tool_call_ids=self._settings.tool_call_ids,
+        )
+        counted = len(prompt.ids) - encoded.uncounted_tokens
+        return _Draft(Reading(encoding, options, counted), prompt, encoded.constraint)
 
-    def _sampling(self, fields: Fields, max_tokens: int, *, chat: bool) -> dict[str, bytes]:
-        sampling = dict(fields.sampling)
-        sampling["max_tokens"] = b"%d" % max_tokens
-        n = fields.values.get("n", 1)
-        if n > 1:
-            sampling["n"] = b"%d" % n
-        if chat and sampling.get("ignore_eos") != b"true":
-            # A worker without a tokenizer may not know what ends a message.
-            own = msgspec.json.decode(sampling.get("stop_token_ids", b"[]"))
-            sampling["stop_token_ids"] = msgspec.json.encode([*own, *self._format.stop_token_ids])
-        return sampling
+    async def _encode_prompt(self, encoding: Encoding, prompt: str | list[Any]) -> _Draft:
+        if isinstance(prompt, str):
+            encoded = await self._encode(encoding.tokenizer, [Segment(prompt, False)])
+        else:
+            try:
+                encoded = encoding.tokenizer.prompt_of_ids(prompt)
+            except TokenizerError as error:
+                raise bad_request(f"`prompt`: {error}.", "prompt") from None
+        return _Draft(Reading(encoding, None, len(encoded.ids)), encoded)
 
-    def _prepared(self, fields: Fields, job: Job, counted: int, options: OutputOptions | None) -> Prepared:
+    async def _encode(self, tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedPrompt:
+        if not is_long(pieces):
+            return tokenizer.encode_segments(pieces)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, tokenizer.encode_segments, pieces)
+
+    # Jobs
+
+    def _prepared(
+        self, fields: Fields, drafts: Sequence[_Draft], request_id: str, started: float, param: str
+    ) -> Prepared:
         values = fields.values
         stream = values.get("stream", False)
         stream_options = values.get("stream_options")
         if stream_options is not None and not stream:
             raise bad_request("`stream_options` needs `stream` to be true.", "stream_options")
+        max_tokens = self._max_tokens(values, [len(draft.prompt.ids) for draft in drafts], param)
+        job, *others = (self._job(fields, draft, request_id, started, max_tokens) for draft in drafts)
+        job.others = others
         return Prepared(
             job=job,
-            counted_prompt_tokens=counted,
+            readings=[draft.reading for draft in drafts],
             n=values.get("n", 1),
             stream=stream,
             include_usage=bool((stream_options or {}).get("include_usage")),
-            options=options,
             stops=values.get("stop", ()),
             include_stop=values.get("include_stop_str_in_output", False),
         )
 
+    def _job(self, fields: Fields, draft: _Draft, request_id: str, started: float, max_tokens: int) -> Job:
+        values = fields.values
+        return Job(
+            request_id=request_id,
+            model=values["model"],
+            prompt=draft.prompt,
+            sampling=_sampling(fields, draft.reading, max_tokens),
+            top_level=fields.top_level,
+            max_tokens=max_tokens,
+            cache_salt=values.get("cache_salt"),
+            started=started,
+            constraint=draft.constraint,
+            pools=None if len(self.encodings.all) == 1 else draft.reading.encoding.pools,
+        )
 
-def _chat(values: dict[str, Any]) -> Chat:
-    kwargs = values.get("chat_template_kwargs") or {}
-    return Chat(
-        messages=values["messages"],
-        tools=values.get("tools"),
-        tool_choice=values.get("tool_choice"),
-        response_format=values.get("response_format"),
-        reasoning_effort=values.get("reasoning_effort"),
-        thinking=values.get("thinking"),
-        parallel_tool_calls=values.get("parallel_tool_calls"),
-        template_kwargs=kwargs,
-    )
+    def _max_tokens(self, values: dict[str, Any], prompt_tokens: Sequence[int], param: str) -> int:
+        """Tokens that the answer may have, whichever of the encodings it is given in."""
+        longest = max(prompt_tokens)
+        if longest == 0:
+            raise bad_request(f"`{param}` must not be empty.", param)
+        own = self._settings.context_length
+        limit = min(own, self._limits.context_length(values["model"]) or own)
+        if longest >= limit:
+            raise context_length_exceeded(longest, limit, param)
+        default = DEFAULT_COMPLETION_TOKENS if param == "prompt" else None
+        asked = values.get("max_completion_tokens") or values.get("max_tokens") or default
+        return min(asked, limit - longest) if asked else limit - longest
+
+
+def _sampling(fields: Fields, reading: Reading, max_tokens: int) -> dict[str, bytes]:
+    sampling = dict(fields.sampling)
+    sampling["max_tokens"] = b"%d" % max_tokens
+    n = fields.values.get("n", 1)
+    if n > 1:
+        sampling["n"] = b"%d" % n
+    if reading.options is not None and sampling.get("ignore_eos") != b"true":
+        # A worker without a tokenizer may not know what ends a message.
+        own = msgspec.json.decode(sampling.get("stop_token_ids", b"[]"))
+        ends = reading.encoding.model_format.stop_token_ids
+        sampling["stop_token_ids"] = msgspec.json.encode([*own, *ends])
+    return sampling
+
+
+def _single_prompt(prompt: Any) -> str | list[Any]:
+    """Text or ids; lists of several prompts are refused."""
+    if prompt and not isinstance(prompt, str) and isinstance(prompt[0], str | list):
+        if len(prompt) > 1:
+            raise bad_request("`prompt` must be one prompt; lists of several are not supported.", "prompt")
+        prompt = prompt[0]
+    single: str | list[Any] = prompt
+    return single
 
 
 def _matcher(prepared: Prepared) -> StopMatcher | None:

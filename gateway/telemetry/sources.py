@@ -1,4 +1,4 @@
-"""What the router and the fleet know, as Prometheus metrics."""
+"""What the router, the fleet and the tokenizers know, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import WorkerState
+from gateway.tokens.encodings import Encodings
+from gateway.tokens.tokenizer import Tokenizer
 from router.selector import Router
 
 Source = Callable[[], Iterator[Metric]]
@@ -50,5 +52,41 @@ def fleet_metrics(fleet: Fleet, feeds: KvFeeds) -> Source:
             ready.add_metric([worker.name], float(worker.state is WorkerState.READY))
         yield ready
         yield from feeds.metrics()
+
+    return collect
+
+
+_TOKENIZER_COUNTERS: tuple[tuple[str, str, Callable[[Tokenizer], float]], ...] = (
+    ("segment_cache_hits", "Prompt segments whose ids were known.", lambda each: each.cache.hits),
+    ("segment_cache_misses", "Prompt segments that were tokenized.", lambda each: each.cache.misses),
+    ("prefix_lookups", "Long prompts.", lambda each: each.prefixes.lookups),
+    (
+        "prefix_reused_tokens",
+        "Tokens of long prompts that an earlier turn had joined.",
+        lambda each: each.prefixes.reused_tokens,
+    ),
+)
+_TOKENIZER_GAUGES: tuple[tuple[str, str, Callable[[Tokenizer], float]], ...] = (
+    ("segment_cache_bytes", "Size of the segment cache.", lambda each: each.cache.bytes_used),
+    ("prefix_bytes", "Size of the prompts that are kept joined.", lambda each: each.prefixes.bytes_used),
+)
+
+
+def token_metrics(encodings: Encodings) -> Source:
+    """Hits and sizes of the tokenizers' caches; a tokenizer is named by the first pool that uses it."""
+    names: dict[Tokenizer, str] = {}
+    for encoding in encodings.all:
+        names.setdefault(encoding.tokenizer, min(encoding.pools))
+
+    def collect() -> Iterator[Metric]:
+        for family, rows in (
+            (CounterMetricFamily, _TOKENIZER_COUNTERS),
+            (GaugeMetricFamily, _TOKENIZER_GAUGES),
+        ):
+            for name, text, value in rows:
+                metric = family(f"kvgateway_{name}", text, labels=["pool"])
+                for tokenizer, pool in names.items():
+                    metric.add_metric([pool], value(tokenizer))
+                yield metric
 
     return collect

@@ -6,7 +6,7 @@ The switch, first that is given: the request's `thinking` (a boolean, or an obje
 The effort, first that is given: `thinking.effort`, `reasoning_effort`,
 `chat_template_kwargs.thinking_effort`, `.reasoning_effort`; else `max`. The template's own
 `thinking_effort` takes what the template takes (`low`, `high`, `max`; null writes no note); the others
-also take the names that are used elsewhere.
+also take the names that are used elsewhere, unless the chat asks for strict efforts.
 """
 
 from __future__ import annotations
@@ -73,18 +73,19 @@ def _switch(chat: Chat, config: Mapping[str, Any]) -> bool | None:
 def _effort(chat: Chat, config: Mapping[str, Any]) -> str | None:
     kwargs = chat.template_kwargs
     if config.get("effort") is not None:
-        return _portable(config["effort"], "thinking.effort")
+        return _portable(chat, config["effort"], "thinking.effort")
     if chat.reasoning_effort is not None:
-        return _portable(chat.reasoning_effort, "reasoning_effort")
+        return _portable(chat, chat.reasoning_effort, "reasoning_effort")
     if "thinking_effort" in kwargs:
         effort = kwargs["thinking_effort"]
         return effort if effort is None else str(effort)
     if kwargs.get("reasoning_effort") is not None:
-        return _portable(kwargs["reasoning_effort"], "chat_template_kwargs.reasoning_effort")
+        return _portable(chat, kwargs["reasoning_effort"], "chat_template_kwargs.reasoning_effort")
     return "max"
 
 
-def _portable(effort: object, param: str) -> str:
-    if isinstance(effort, str) and effort in _PORTABLE:
+def _portable(chat: Chat, effort: object, param: str) -> str:
+    known = _TEMPLATE_EFFORTS if chat.strict_efforts else tuple(_PORTABLE)
+    if isinstance(effort, str) and effort in known:
         return _PORTABLE[effort]
-    raise FormatError(f"{effort!r} is not a reasoning effort; it is one of {', '.join(_PORTABLE)}", param)
+    raise FormatError(f"{effort!r} is not a reasoning effort; it is one of {', '.join(known)}", param)

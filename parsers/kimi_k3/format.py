@@ -15,6 +15,7 @@ from parsers.kimi_k3.vocabulary import KimiK3Vocabulary, small_ranks
 class KimiK3Format:
     """Implements `parsers.base.ModelFormat` for one revision of the prompt encoding."""
 
+    family = "kimi_k3"
     stop_token_ids: Sequence[int] = STOP_IDS
 
     def __init__(self, name: str = "kimi_k3", revision: Revision = "b") -> None:

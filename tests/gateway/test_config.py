@@ -105,7 +105,7 @@ class TestPools:
         assert settings.effective_pools() == [
             PoolSettings(name="default", tokenizer="/models/k3", model_format="kimi_k3")
         ]
-        assert settings.pool_of(settings.workers[0]) == "default"
+        assert settings.effective_workers()[0].pool == "default"
 
     def test_a_pool_takes_from_the_settings_what_it_leaves_out(self, load: Load) -> None:
         resolved = load('tokenizer = "/models/k3"\n' + POOLS)
@@ -117,11 +117,11 @@ class TestPools:
 
     def test_a_worker_names_its_pool(self, load: Load) -> None:
         settings = load(POOLS + '[[workers]]\nurl = "http://a"\npool = "old"').settings
-        assert settings.pool_of(settings.workers[0]) == "old"
+        assert settings.effective_workers()[0].pool == "old"
 
     def test_a_single_pool_need_not_be_named(self, load: Load) -> None:
         settings = load('[[pools]]\nname = "new"\n[[workers]]\nurl = "http://a"').settings
-        assert settings.pool_of(settings.workers[0]) == "new"
+        assert settings.effective_workers()[0].pool == "new"
 
     def test_the_report_can_be_read_back(self, load: Load) -> None:
         resolved = load(POOLS + '[[workers]]\nurl = "http://a"\npool = "old"')

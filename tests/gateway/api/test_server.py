@@ -95,7 +95,7 @@ async def test_an_answer_may_fill_the_context_and_no_more() -> None:
 
 async def test_stop_strings_are_matched_by_the_gateway_which_stops_the_worker() -> None:
     async with gateway([endless_stream(tokens(65, 66, 67))]) as gw:
-        tokenizer = gw.services.preparer._tokenizer
+        tokenizer = gw.services.preparer.encodings.all[0].tokenizer
         text = tokenizer.decode([65, 66, 67])
         response = await gw.post("/v1/completions", PLAIN | {"stop": [text[1:]], "max_tokens": 50})
         body = await response.json()
@@ -265,7 +265,7 @@ async def test_a_slow_reader_pauses_the_worker_and_loses_nothing(monkeypatch: py
     reads, size, token = 400, 5000, _longest_token()
     answer = stream(*[tokens(*[token] * size) for _ in range(reads)], tokens(finish="stop"))
     async with gateway([answer]) as gw:
-        unit = gw.services.preparer._tokenizer.decode([token])
+        unit = gw.services.preparer.encodings.all[0].tokenizer.decode([token])
         client = await _small_window(gw)
         body = msgspec.json.encode(PLAIN | {"stream": True, "max_tokens": reads * size})
         head = b"POST /v1/completions HTTP/1.0\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)

@@ -1,0 +1,68 @@
+"""A request that is ready to go out, and how what comes back is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.tokens.encodings import Encoding
+from gateway.tokens.prompts import EncodedPrompt
+from parsers.base import Constraint, OutputOptions
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """One request in the encoding of some pools; `others` are the same request in other encodings."""
+
+    request_id: str
+    model: str
+    prompt: EncodedPrompt
+    sampling: dict[str, bytes]
+    top_level: dict[str, bytes]
+    max_tokens: int
+    cache_salt: str | None
+    started: float
+    """Event-loop time when the request came in, in seconds."""
+    constraint: Constraint | None = None
+    """What the worker must keep the answer to."""
+    pools: frozenset[str] | None = None
+    """Pools whose workers take it so; None for all."""
+    others: Sequence[Job] = ()
+
+    def of_pool(self, pool: str) -> Job:
+        """The job as the workers of a pool take it."""
+        for job in self.others:
+            if job.pools is not None and pool in job.pools:
+                return job
+        return self
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How an answer in one encoding is read and counted."""
+
+    encoding: Encoding
+    options: OutputOptions | None
+    """None for a plain completion."""
+    counted_prompt_tokens: int
+    """Prompt tokens as usage reports them."""
+
+
+class Prepared(msgspec.Struct, kw_only=True):
+    """A job, and what its answer needs."""
+
+    job: Job
+    readings: Sequence[Reading]
+    """One for the job and one for each of its others."""
+    n: int
+    stream: bool
+    include_usage: bool
+    stops: Sequence[str]
+    include_stop: bool
+
+    def reading(self, pool: str) -> Reading:
+        """For an answer from a worker of that pool."""
+        if len(self.readings) > 1:
+            for reading in self.readings:
+                if pool in reading.encoding.pools:
+                    return reading
+        return self.readings[0]

@@ -1,0 +1,61 @@
+"""The ways in which the fleet's pools turn chats into ids: pairs of a tokenizer and a model format."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gateway.config import PoolSettings
+from gateway.tokens.tokenizer import Tokenizer
+from parsers.base import ModelFormat, OutputOptions, OutputParser
+from parsers.plain import PlainFormat
+from parsers.registry import get_format
+
+
+class Encoding:
+    """One tokenizer with one model format, and the pools that share the pair."""
+
+    def __init__(self, tokenizer: Tokenizer, model_format: ModelFormat, pools: Collection[str]) -> None:
+        self.tokenizer = tokenizer
+        self.model_format = model_format
+        self.pools = frozenset(pools)
+        self._plain = PlainFormat(model_format.stop_token_ids)
+
+    def __repr__(self) -> str:
+        return f"<Encoding {self.model_format.name} of {', '.join(sorted(self.pools))}>"
+
+    def parser(self, options: OutputOptions | None) -> OutputParser:
+        """A parser of one answer; without options, of a completion that is no chat."""
+        detokenizer = self.tokenizer.detokenizer()
+        if options is None:
+            return self._plain.parser(OutputOptions(thinking=False), detokenizer)
+        return self.model_format.parser(options, detokenizer)
+
+
+class Encodings:
+    """All of a gateway's encodings, each once."""
+
+    def __init__(self, encodings: Sequence[Encoding]) -> None:
+        """Their pools must not overlap."""
+        self.all = tuple(encodings)
+
+    @classmethod
+    def load(cls, pools: Sequence[PoolSettings]) -> Encodings:
+        """Loads each tokenizer once. Raises TokenizerError; the pools' settings are filled in."""
+        groups: dict[tuple[str | None, str | None], list[str]] = {}
+        for pool in pools:
+            groups.setdefault((pool.tokenizer, pool.model_format), []).append(pool.name)
+        tokenizers: dict[tuple[str | None, str], Tokenizer] = {}
+        encodings = []
+        for (directory, format_name), names in groups.items():
+            model_format = get_format(format_name or "")
+            key = directory, model_format.family
+            if key not in tokenizers:
+                tokenizers[key] = Tokenizer.load(model_format, directory)
+            encodings.append(Encoding(tokenizers[key], model_format, names))
+        return cls(encodings)
+
+    def of_pools(self, pools: Collection[str]) -> Sequence[Encoding]:
+        """The encodings that some of these pools take; all when no pool is known yet."""
+        if len(self.all) == 1:
+            return self.all
+        return [each for each in self.all if not each.pools.isdisjoint(pools)] or self.all
