@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from gateway.api import info
+from gateway.api import info, route
 from gateway.api.errors import body_of, from_engine
 from gateway.api.generate import generating
 from gateway.api.services import SERVICES, Services
@@ -45,6 +45,7 @@ def admin_app(services: Services) -> web.Application:
     app.router.add_get("/health", info.health)
     app.router.add_get("/metrics", info.metrics)
     app.router.add_get("/workers", info.workers)
+    app.router.add_post("/v1/route", route.explain)
     return app
 
 
