@@ -10,7 +10,6 @@ import pytest
 from loadtests.fleet import bars
 from loadtests.fleet.__main__ import main
 from loadtests.fleet.bars import IMPAIRED_SUFFIX, Results, compare, judge, policies_for, scenarios
-from loadtests.fleet.fleet import FleetSpec
 from loadtests.fleet.scenarios import GENERATED
 from loadtests.fleet.summary import Summary, mean_summary, quantile
 
@@ -74,7 +73,8 @@ def test_impaired_scenarios_differ_in_their_events_alone() -> None:
 
 
 def test_runs_are_kept_and_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = msgspec.structs.replace(GENERATED["k3_16"], fleet=FleetSpec(workers=2))
+    whole = GENERATED["k3_16"]
+    scenario = msgspec.structs.replace(whole, fleet=msgspec.structs.replace(whole.fleet, workers=2))
     monkeypatch.setattr(bars, "POLICIES", ("kv", "least_loaded"))
     path = tmp_path / "runs.jsonl"
     first = compare([scenario], [1, 2], Results(path), str)
