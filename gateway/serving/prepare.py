@@ -57,13 +57,13 @@ class Preparer:
         chat = self._chat(fields.values)
         if not chat.messages:
             raise bad_request("`messages` must not be empty.", "messages")
-        drafts = [await self._encode_chat(encoding, chat) for encoding in self.encodings_for(fields)]
+        drafts = [await self._encode_chat(encoding, chat) for encoding in self._encodings_for(fields)]
         return self._prepared(fields, drafts, request_id, started, "messages")
 
     async def completion(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
         prompt = _single_prompt(fields.values["prompt"])
-        drafts = [await self._encode_prompt(each, prompt) for each in self.encodings_for(fields)]
+        drafts = [await self._encode_prompt(each, prompt) for each in self._encodings_for(fields)]
         return self._prepared(fields, drafts, request_id, started, "prompt")
 
     def generation(self, prepared: Prepared, emitter: Callable[[], Emitter]) -> GenerationFactory:
