@@ -47,6 +47,9 @@ class Leases:
     def __len__(self) -> int:
         return len(self._pins)
 
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._pins
+
     def pin(self, request_id: str, blocks: int, release: Callable[[], None]) -> None:
         """Keep a request's blocks; `release` is called once, when they may go."""
         self._pins[request_id] = _Pin(release, blocks, self._now() + self.seconds)

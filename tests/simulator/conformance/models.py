@@ -98,7 +98,7 @@ class RanksVocabulary:
 class ImFormat:
     """`<|im_start|>role`, newline, text, `<|im_end|>`, newline; no markup in outputs."""
 
-    name = "im"
+    name = family = "im"
     stop_token_ids: Sequence[int] = (2,)
 
     def encode(self, chat: Chat) -> EncodedChat:
@@ -121,7 +121,7 @@ class ImFormat:
 class SmallKimiFormat:
     """K3's markup with other ids and a template of a few lines."""
 
-    name = "small_kimi"
+    name = family = "small_kimi"
 
     def __init__(self, ids: Sequence[int], *, tools_first: bool) -> None:
         """`ids` of open, close, sep and the end of a message."""

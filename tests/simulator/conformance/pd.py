@@ -28,7 +28,7 @@ SETTINGS = {
     "max_model_len": 2048,
     "max_num_seqs": 8,
     "transport": "inline",
-    "handshake_seconds": 0.3,
+    "handshake_seconds": 1.0,
 }
 FIRST_PAIR = [f"nixl_{number:02}_*" for number in range(15)] + [f"nixl_f{number:02}_*" for number in range(6)]
 SECOND_PAIR = ["nixl2_*", "nixl3_*"]
@@ -92,6 +92,8 @@ class Pair:
         self._decode = decode
         self._tokens = tokens
         self._speller = Speller(tokens)
+        self._kept: set[str] = set()
+        """Prefill legs whose blocks are kept, by our names."""
         self._names: dict[Any, Any] = {CLOSED_PORT: free_ports(1)[0]}
         self.decode_dies_with(self.exits.append)
 
@@ -103,9 +105,10 @@ class Pair:
         """Send it again; the differences, "" when there are none."""
         await self._before(leg)
         rig = self._prefill if leg.on_prefill else self._decode
-        body = json.dumps(self._scripted(leg)).encode()
-        answer = await rig.http("POST", leg.path, leg.headers, body)
+        request = self._scripted(leg)
+        answer = await rig.http("POST", leg.path, leg.headers, json.dumps(request).encode())
         self._learn(answer, leg.answer)
+        await self._let_go(request, answer)
         return told(compare(self._in_recorded_names(answer), leg.answer))
 
     async def _before(self, leg: Leg) -> None:
@@ -113,6 +116,18 @@ class Pair:
             self._prefill.engine.handoff.leases.close()  # type: ignore[union-attr]
         if leg.label == KILLED:
             await self._prefill.stop()
+
+    async def _let_go(self, request: Json, answer: Answer) -> None:
+        """After a decode leg the prefill worker has to hear of it: which blocks are free depends on that."""
+        asked, answered = request.get("kv_transfer_params") or {}, _params(answer)
+        if answered:
+            self._kept.add(answered["remote_request_id"])
+        name, handoff = asked.get("remote_request_id"), self._prefill.engine.handoff
+        assert handoff is not None
+        fetched = answer.status == 200 and asked.get("remote_engine_id") == handoff.engine_id
+        if name in self._kept and fetched and self._prefill.running:
+            self._kept.remove(name)
+            await self._prefill.until(lambda: name not in handoff.leases)
 
     def _scripted(self, leg: Leg) -> Json:
         request = dict(leg.request)

@@ -79,6 +79,11 @@ class Rig:
         self._sub.connect(self._publisher.endpoint)
         await self._until_subscribed()
 
+    @property
+    def running(self) -> bool:
+        """Whether there is a life."""
+        return self._life is not None
+
     async def stop(self) -> None:
         """End the life; nothing is announced."""
         if self._life is not None:
