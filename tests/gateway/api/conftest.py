@@ -47,12 +47,20 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(
-    *answers: Sequence[Answer], endpoint: str = "generate", context_length: int | None = None, **settings: Any
+    *answers: Sequence[Answer],
+    endpoint: str = "generate",
+    context_length: int | None = None,
+    worker_pools: Sequence[str] = (),
+    **settings: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway with one ready raw worker for each sequence of answers; nothing is probed."""
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(running(*own)) for own in answers]
-        configured = [WorkerSettings(url=worker.url, name=f"w{i}") for i, worker in enumerate(workers)]
+        pools = [*worker_pools, *[""] * len(workers)]
+        configured = [
+            WorkerSettings(url=worker.url, name=f"w{i}", pool=pool)
+            for i, (worker, pool) in enumerate(zip(workers, pools, strict=False))
+        ]
         services = build(Settings(workers=configured, policy="round_robin", **settings))
         profile = Profile(models=(MODEL,), context_length=context_length, endpoint=endpoint)
         for worker in services.fleet.workers.values():
