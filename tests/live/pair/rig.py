@@ -87,7 +87,7 @@ class Pair:
 
     def decoded(self, request_id: str) -> Exchange:
         """The decode leg of a request that was answered, as it went over the wire."""
-        found = [exchange for exchange in self.tap.exchanges if exchange.body["request_id"] == request_id]
+        found = [exchange for exchange in self.tap.exchanges if exchange.body.get("request_id") == request_id]
         assert len(found) == 1, f"{len(found)} decode legs of {request_id}"
         return found[0]
 

@@ -76,7 +76,8 @@ def test_every_block_of_a_prompt_goes_over_nixl(pair: Pair, expected: list[Expec
     before = moved(pair)
     blocks = 0
     for case in expected[:3]:
-        pair.pair.ask([user(case.text)], streamed=True, thinking=False, cache_salt=uuid.uuid4().hex)
+        salt = uuid.uuid4().hex
+        pair.pair.ask([user(case.text)], streamed=True, thinking=False, max_tokens=1, cache_salt=salt)
         blocks += -(-len(case.prompt) // BLOCK)
     wait_until(
         f"{blocks} blocks were counted",
