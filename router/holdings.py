@@ -124,6 +124,8 @@ class Source:
         "hit_rule",
         "key",
         "loose",
+        "pending",
+        "pending_bytes",
         "samples",
         "sizes",
         "waiting",
@@ -153,6 +155,9 @@ class Source:
         self.samples: list[BlockStored] = []
         """Stores at prompts' starts, one block each: they tell how the engine hashes once that is asked."""
         self.failed_tests = 0
+        self.pending: dict[EngineHash, list[BlockStored]] = {}
+        """Stores whose parent is not placed, by that parent, the oldest first."""
+        self.pending_bytes = 0
         self.engine: EngineBlocks | None = None
         """Set where blocks go by the engine's own hashes, because tokens cannot place them all."""
         self.loose = 0
@@ -235,6 +240,20 @@ class Source:
             return False
         self.forget(group, block)
         return True
+
+    def postpone(self, event: BlockStored, limit: int) -> None:
+        """Keep a store until its parent is placed; `limit` bounds the bytes of all such, the oldest go."""
+        assert event.parent is not None
+        self.pending.setdefault(event.parent, []).append(event)
+        self.pending_bytes += len(event.token_ids)
+        while self.pending_bytes > limit:
+            self.take_pending(next(iter(self.pending)))
+
+    def take_pending(self, parent: EngineHash) -> list[BlockStored]:
+        """The stores that go on from `parent`; they are kept no longer."""
+        events = self.pending.pop(parent, [])
+        self.pending_bytes -= sum(len(event.token_ids) for event in events)
+        return events
 
     def forget(self, group: Group, block: EngineHash) -> None:
         """Drop a block that the group holds, with all its copies."""

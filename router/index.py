@@ -45,6 +45,8 @@ _MAX_SIZES = 4
 """Block sizes believed of one source; each costs every lookup a chain of its own."""
 _SWEEP_STRIDE = 64
 _EVICTION_SHARE = 64
+_PENDING_BYTES = 1 << 22
+"""Of token ids that a source's stores with an unknown parent may keep (a million tokens)."""
 _SELF_TESTS = 3
 """Stores at a prompt's start that may fail to show how an engine hashes before it counts as unknown."""
 
@@ -447,6 +449,7 @@ class PrefixIndex:
             root = source.prefix_of(event.parent)
         if root is None:
             self._store_by_value(source, group, blocks)
+            source.postpone(event, _PENDING_BYTES)
             return
         if not self._learn_size(source, event.block_size):
             self._counts.odd_sizes += 1
@@ -462,8 +465,25 @@ class PrefixIndex:
             if block in source.waiting:
                 source.settle(block, prefix)
         self._count_stored(source.blocks - before)
+        if source.pending:
+            self._settle_pending(source, blocks)
         if prefixes:
             self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
+
+    def _settle_pending(self, source: Source, placed: Sequence[EngineHash]) -> None:
+        """What goes on from blocks that have just been placed can be placed, too."""
+        parents = list(placed)
+        while parents and source.pending:
+            parent = parents.pop()
+            for event in source.take_pending(parent):
+                root = source.prefix_of(parent)
+                if root is None or not self._learn_size(source, event.block_size):
+                    continue
+                prefixes = extend_hashes(root, event.token_ids, event.block_size, event.extras)
+                for block, prefix in zip(event.block_hashes, prefixes, strict=True):
+                    if block in source.waiting:
+                        source.settle(block, prefix)
+                        parents.append(block)
 
     def _note_end(self, source: Source, event: BlockStored, parent: int | None, last: int) -> None:
         """Only SGLang's hashes are signed, and only SGLang's stores tell the ends of requests apart."""

@@ -69,7 +69,7 @@ def generating(surface: Surface) -> Callable[[web.Request], Awaitable[web.Stream
             raise unavailable("The gateway is shutting down.", "shutting_down")
         body = await request.read()
         fields = read_fields(body, surface.table)
-        _check_target(services, fields, surface.required)
+        check_target(services, fields, surface.required)
         request_id = f"{_random.getrandbits(96):024x}"
         if services.fleet.only_relays(fields.values["model"]):
             return await relay(services, request, surface.path, body, fields, request_id)
@@ -80,7 +80,7 @@ def generating(surface: Surface) -> Callable[[web.Request], Awaitable[web.Stream
     return handle
 
 
-def _check_target(services: Services, fields: Fields, required: str) -> None:
+def check_target(services: Services, fields: Fields, required: str) -> None:
     for name in ("model", required):
         if name not in fields.values:
             raise bad_request(f"`{name}` is required.", name, "missing_required_parameter")

@@ -10,11 +10,11 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.fields import read_fields
-from gateway.api.generate import Surface, _check_target
+from gateway.api.generate import Surface, check_target
 from gateway.api.relay import NO_TOKENS
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import CHAT, COMPLETIONS
-from gateway.serving.dispatch import _route_request
+from gateway.serving.dispatch import route_request
 from router.explain import Explanation
 from router.messages import RouteRequest, Variant
 
@@ -27,7 +27,7 @@ async def explain(request: web.Request) -> web.Response:
     body = await request.read()
     surface = _surface(body)
     fields = read_fields(body, surface.table)
-    _check_target(services, fields, surface.required)
+    check_target(services, fields, surface.required)
     request_id = secrets.token_hex(12)
     model = fields.values["model"]
     if services.fleet.only_relays(model):
@@ -35,7 +35,7 @@ async def explain(request: web.Request) -> web.Response:
     else:
         started = asyncio.get_running_loop().time()
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
-        route = _route_request(prepared.job, "aggregated", _NOBODY)
+        route = route_request(prepared.job, "aggregated", _NOBODY)
     answer = {"model": model, "prompt_tokens": len(route.token_ids), "legs": _legs(services, route)}
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 

@@ -86,10 +86,10 @@ class Dispatcher:
 
     def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
         """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
-        pair = self._router.prefers_pair(_route_request(job, "aggregated", failed))
+        pair = self._router.prefers_pair(route_request(job, "aggregated", failed))
         role: Role = "decode" if pair else "aggregated"
         try:
-            placement = self._router.route(_route_request(job, role, failed))
+            placement = self._router.route(route_request(job, role, failed))
         except NoWorkerError:
             if failure is not None:
                 raise failure from None
@@ -146,7 +146,7 @@ class Dispatcher:
         self._engines.report_failure(worker, error)
 
 
-def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
+def route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
     variants: list[Variant] = []
     if job.others:
         for each in (job, *job.others):
@@ -168,7 +168,7 @@ def _route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest
 
 def _prefill_request(job: Job, decode: Placement, failed: frozenset[str]) -> RouteRequest:
     """A KV cache never leaves its pool: prefill is in the pool of the decode worker."""
-    request = _route_request(job, "prefill", failed)
+    request = route_request(job, "prefill", failed)
     return msgspec.structs.replace(request, pools=frozenset({decode.pool}), variants=())
 
 

@@ -267,3 +267,31 @@ def test_the_cap_gives_up_the_newest_of_the_fullest() -> None:
     fixture.feed("large", removed(range(50)), removed(range(100, 150)))
     fixture.feed("small", removed([1, 2]))
     assert fixture.index.stats().blocks == fixture.index.stats().prefixes == 0
+
+
+# Stores that come before what they go on from
+
+
+def test_orphans_are_placed_when_their_parent_is(fixture: Fixture) -> None:
+    """Also over several stores, in any order; what was removed meanwhile stays away."""
+    fixture.feed("a", stored([5, 6], [5, 5, 6, 6], parent=4))
+    fixture.feed("a", stored([3, 4], [3, 3, 4, 4], parent=2))
+    assert fixture.index.stats().orphans == 4
+    prompt = [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7]
+    assert fixture.found(prompt) == {}
+    fixture.feed("a", removed([6]))
+    fixture.feed("a", stored([1, 2], [1, 1, 2, 2]))
+    assert fixture.found(prompt) == {"a": 10}
+    assert fixture.index.stats().unplaced == 0
+    assert fixture.sources["a"].problem == ""
+    assert (fixture.sources["a"].pending, fixture.sources["a"].pending_bytes) == ({}, 0)
+    fixture.feed("a", removed([4]))
+    assert fixture.found(prompt) == {"a": 6}
+
+
+def test_few_orphans_are_kept(fixture: Fixture) -> None:
+    ids = range(500_000)
+    for number in range(1, 5):
+        fixture.feed("a", stored([number], ids, parent=1000 + number, block_size=len(ids)))
+    assert list(fixture.sources["a"].pending) == [1003, 1004]
+    assert fixture.sources["a"].pending_bytes == 4 * 2 * len(ids)
