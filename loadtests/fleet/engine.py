@@ -45,6 +45,7 @@ class Running:
         "open_blocks",
         "prefilling",
         "request",
+        "room",
         "states",
         "target",
     )
@@ -64,6 +65,8 @@ class Running:
         self.prefilling = True
         self.held: list[int] = []
         self.open_blocks = 0
+        self.room = 0
+        """Tokens that fit into the blocks it has."""
         self.states: list[int] = []
         self.junction = 0
         """Blocks up to which attention is cached and no state is: others will branch there too."""
@@ -129,15 +132,19 @@ class Engine:
         progress = Progress()
         for running, chunk in step.chunks:
             self.computed_tokens += chunk
-            self._advance(running, chunk)
+            running.computed += chunk
+            self._commit(running)
             if running.computed == running.target:
                 running.prefilling = False
                 running.generated += 1
                 if running.generated == 1:
                     progress.first_tokens.append(running)
+        size, repeats = self.spec.block_tokens, step.repeats
         for running in step.decoding:
-            self._advance(running, step.repeats)
-            running.generated += step.repeats
+            running.generated += repeats
+            running.computed += repeats
+            if running.computed - len(running.held) * size >= size:
+                self._commit(running)
         self._retire(progress)
         return progress
 
@@ -145,17 +152,20 @@ class Engine:
 
     def _decoding(self) -> list[Running]:
         """Those that decode, each with room for one more token; preempts the youngest while there is none."""
-        found: list[Running] = []
-        for running in list(self.running):
-            if not running.prefilling:
-                while not self._make_room(running, running.computed + 1):
-                    victim = self.running[-1]
-                    self._preempt(victim)
-                    if victim is running:
-                        break
-                else:
-                    found.append(running)
-        return found
+        return [
+            running
+            for running in list(self.running)
+            if not running.prefilling and (running.computed < running.room or self._squeeze(running))
+        ]
+
+    def _squeeze(self, running: Running) -> bool:
+        """Make room for one more token; False when that took the sequence's own blocks."""
+        while not self._make_room(running, running.computed + 1):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is running:
+                return False
+        return True
 
     def _chunks(self, budget: int) -> list[tuple[Running, int]]:
         chunks: list[tuple[Running, int]] = []
@@ -186,6 +196,7 @@ class Engine:
             self.cache.release(state + cached)
             return False
         running.held = cached
+        running.room += len(cached) * size
         running.states = state
         running.computed = hit.usable * size
         running.junction = hit.attention if hit.attention > hit.usable else 0
@@ -195,9 +206,10 @@ class Engine:
 
     def _stretch(self, decoding: list[Running]) -> int:
         """How many times in a row the same sequences can decode without anything else to do."""
-        most = min(running.request.output_tokens - running.generated for running in decoding)
+        most = min([running.request.output_tokens - running.generated for running in decoding])
         most = min(most, _STRETCH)
-        if most > 1 and all(self._make_room(running, running.computed + most) for running in decoding):
+        short = [running for running in decoding if running.computed + most > running.room]
+        if most > 1 and all(self._make_room(running, running.computed + most) for running in short):
             return most
         return 1
 
@@ -209,6 +221,7 @@ class Engine:
         if not self.cache.allocate(count):
             return False
         running.open_blocks += count
+        running.room += count * self.spec.block_tokens
         return True
 
     def _preempt(self, running: Running) -> None:
@@ -224,14 +237,14 @@ class Engine:
         for running, chunk in chunks:
             tokens += chunk
             contexts += chunk * (running.computed + chunk / 2)
-        context = sum(running.computed for running in decoding)
+        context = sum([running.computed for running in decoding])
         timing = self.spec.timing
         return timing.prefill(tokens, contexts) + timing.decode(len(decoding), context)
 
     # Progress
 
-    def _advance(self, running: Running, tokens: int) -> None:
-        running.computed += tokens
+    def _commit(self, running: Running) -> None:
+        """Cache the blocks that have become full."""
         full = running.computed // self.spec.block_tokens
         before = len(running.held)
         if full > before:
