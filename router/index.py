@@ -47,6 +47,8 @@ _SWEEP_STRIDE = 64
 _EVICTION_SHARE = 64
 _PENDING_BYTES = 1 << 22
 """Of token ids that a source's stores with an unknown parent may keep (a million tokens)."""
+_UNSIGNED = 64
+"""Blocks after which an engine without a negative hash is one whose hashes are unsigned."""
 _SELF_TESTS = 3
 """Stores at a prompt's start that may fail to show how an engine hashes before it counts as unknown."""
 
@@ -345,28 +347,43 @@ class PrefixIndex:
             self._counts.other_tier += 1
             return
         group = self._group(source, event)
-        count = len(event.block_hashes)
-        attention = event.kind is GroupKind.ATTENTION
-        whole = attention and count > 0 and len(event.token_ids) == 4 * count * event.block_size
-        if source.engine is None and attention and count:
-            if whole and event.parent is None:
-                self._keep_sample(source, event)
-            if not (whole and self._continues(source, event)):
-                layout = self._identified(source)
-                if layout is not None:
-                    group = self._use_engine_hashes(source, layout, event)
         if source.engine is not None:
             self._store_by_key(source, group, event)
-        elif whole:
-            self._store_chain(source, group, event)
-        else:
+        elif event.kind is GroupKind.STATE or not event.block_hashes:
             self._store_by_value(source, group, event.block_hashes)
+        else:
+            self._store_attention(source, group, event)
+
+    def _store_attention(self, source: Source, group: Group, event: BlockStored) -> None:
+        """By its tokens where these tell its place; else by the engine's hashes, if it can be had."""
+        size = event.block_size
+        whole = len(event.token_ids) == 4 * len(event.block_hashes) * size
+        root = self._root_of(source, event) if whole else None
+        if whole and event.parent is None and len(source.samples) + source.failed_tests < _SELF_TESTS:
+            self._keep_sample(source, event)
+        if root is None or source.loose or (size not in source.sizes and source.sizes):
+            layout = self._identified(source)
+            if layout is not None:
+                group = self._use_engine_hashes(source, layout, event)
+                self._store_by_key(source, group, event)
+                return
+        if root is not None:
+            self._store_chain(source, group, event, root)
+            return
+        self._store_by_value(source, group, event.block_hashes)
+        if whole:
+            source.postpone(event, _PENDING_BYTES)
+
+    def _root_of(self, source: Source, event: BlockStored) -> int | None:
+        """The prefix that the store goes on from; None when nothing has told it."""
+        if event.parent is None:
+            return self._hasher.root(event.cache_salt, event.lora)
+        return source.prefix_of(event.parent)
 
     # The engine's own hashes: computed for prompts in their place when tokens cannot place every block
 
     def _keep_sample(self, source: Source, event: BlockStored) -> None:
-        kept = len(source.samples) + source.failed_tests
-        if kept < _SELF_TESTS and not event.extras and event.lora is None:
+        if not event.extras and event.lora is None:
             first, ids = event.block_hashes[:1], event.token_ids[: 4 * event.block_size]
             source.samples.append(msgspec.structs.replace(event, block_hashes=first, token_ids=ids))
 
@@ -378,14 +395,6 @@ class PrefixIndex:
             source.samples.pop(0)
             source.failed_tests += 1
         return None
-
-    def _continues(self, source: Source, event: BlockStored) -> bool:
-        """Whether tokens can place the store: its parent is known, and its blocks are of one size."""
-        if source.loose:
-            return False
-        if event.parent is not None and source.prefix_of(event.parent) is None:
-            return False
-        return not source.sizes or event.block_size in source.sizes
 
     def _use_engine_hashes(self, source: Source, layout: Layout, event: BlockStored) -> Group:
         """Go over to the engine's hashes, with all that is held; answers the event's group."""
@@ -440,17 +449,9 @@ class PrefixIndex:
             source.hold(group, block, prefix)
         self._count_stored(source.blocks - before)
 
-    def _store_chain(self, source: Source, group: Group, event: BlockStored) -> None:
-        """An attention group's blocks, one after another from `event.parent` on."""
+    def _store_chain(self, source: Source, group: Group, event: BlockStored, root: int) -> None:
+        """An attention group's blocks, one after another from the prefix `root` on."""
         blocks = event.block_hashes
-        if event.parent is None:
-            root: int | None = self._hasher.root(event.cache_salt, event.lora)
-        else:
-            root = source.prefix_of(event.parent)
-        if root is None:
-            self._store_by_value(source, group, blocks)
-            source.postpone(event, _PENDING_BYTES)
-            return
         if not self._learn_size(source, event.block_size):
             self._counts.odd_sizes += 1
             return
@@ -488,7 +489,10 @@ class PrefixIndex:
     def _note_end(self, source: Source, event: BlockStored, parent: int | None, last: int) -> None:
         """Only SGLang's hashes are signed, and only SGLang's stores tell the ends of requests apart."""
         if source.ends is None:
-            if len(source.classes) > 1 or not any(map(_is_negative, event.block_hashes)):
+            seen_before = source.blocks - len(event.block_hashes)
+            if seen_before > _UNSIGNED or not any(map(_is_negative, event.block_hashes)):
+                return
+            if source.rule:
                 return
             source.ends = RequestEnds(self._ends)
         source.ends.stored(parent, last, source.bit)
