@@ -9,6 +9,7 @@ import contextlib
 import json
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -21,6 +22,7 @@ from tests.live.asker import Answer, joined, user
 from tests.live.pair.rig import Front, Pair
 from tests.live.rig import words
 from tests.live.vocabulary import answer
+from tests.live.worker import LiveWorker
 
 TOKENS = 16
 DELAY_MS = 50
@@ -107,10 +109,11 @@ def compared(pair: Pair, first: int) -> list[Compared]:
 @contextlib.contextmanager
 def busy_aggregated(pair: Pair) -> Iterator[None]:
     """While the aggregated worker writes a slow stream, the pair is the better choice for another request."""
-    stream = pair.mixed.stream([user("Slowly.")], script=SLOW, delay_ms=DELAY_MS, max_tokens=1000)
+    salt = uuid.uuid4().hex  # nobody has anything of it, so that the idle aggregated worker is the best
+    stream = pair.mixed.stream([user("Slowly.")], script=SLOW, delay_ms=DELAY_MS, cache_salt=salt)
     try:
         next(stream)
-        assert pair.aggregated.running == 1
+        wait_until("it runs on the aggregated worker", lambda: pair.aggregated.running == 1, 5.0)
         yield
     finally:
         stream.close()
@@ -169,6 +172,13 @@ def kill_decode_in_midstream(pair: Pair, story: Story) -> None:
     story.mixed_without_decode = asked(pair, pair.mixed, 22)
 
 
+def restart(pair: Pair, worker: LiveWorker) -> None:
+    """Start a worker again, also one that a story that failed has not killed."""
+    worker.kill()
+    worker.start()
+    pair.wait_ready()
+
+
 @pytest.fixture(scope="module")
 def story(pair: Pair) -> Story:
     """Kill and restart both, one after the other; afterwards the rig is whole again."""
@@ -177,14 +187,12 @@ def story(pair: Pair) -> Story:
     try:
         kill_prefill_between_the_legs(pair, story)
     finally:
-        pair.prefill.start()
-        pair.wait_ready()
+        restart(pair, pair.prefill)
     story.after_prefill = compared(pair, 30)
     try:
         kill_decode_in_midstream(pair, story)
     finally:
-        pair.decode.start()
-        pair.wait_ready()
+        restart(pair, pair.decode)
     story.after_decode = compared(pair, 40)
     return story
 
