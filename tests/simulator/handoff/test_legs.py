@@ -157,6 +157,34 @@ async def test_generate_takes_both_legs(pair: StartPair, prompt: Prompt) -> None
     assert bytes(ids[:-1]).decode() == await workers.alone(prompt(50))
 
 
+@pytest.mark.parametrize("thinking", [True, False])
+async def test_chats_take_both_legs(pair: StartPair, thinking: bool) -> None:
+    workers = await pair()
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "What does the moon weigh?"}],
+        "chat_template_kwargs": {"thinking": thinking},
+    }
+    path = "/v1/chat/completions"
+    leg = body | {"max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    _, first = await workers.post(workers.prefill_worker, leg, path)
+    rest = body | {"kv_transfer_params": first["kv_transfer_params"]}
+    messages = []
+    for worker, asked in (
+        (workers.decode_worker, rest),
+        (workers.prefill_worker, body | {"cache_salt": "alone"}),
+    ):
+        status, answer = await workers.post(worker, asked, path)
+        assert status == 200
+        messages.append(answer["choices"][0]["message"])
+    assert messages[0] == messages[1]
+    assert await workers.violations() == 0
+    status, answer = await workers.post(
+        workers.decode_worker, rest | {"messages": body["messages"] * 2}, path
+    )
+    assert status == 200
+    assert await workers.violations() > 0
+
+
 async def test_both_sides_announce_the_blocks(pair: StartPair, prompt: Prompt) -> None:
     workers = await pair()
     published: dict[str, list[Any]] = {"p": [], "d": []}
