@@ -1,9 +1,8 @@
 """The prefix index: which worker holds how much of a prompt.
 
 Events name blocks by the engine's own hashes; requests bring tokens. Both are mapped to the router's prefix
-hashes (`hashing`), so one table per kind of KV group answers for all workers at once: prefix hash -> bit mask
-of sources. A lookup walks a prompt's chain and ANDs the masks; it stops, and stops hashing, where the last
-worker drops out, so holes in a worker's chain are honoured exactly.
+hashes (`hashing`), so one table per kind of KV group answers for all workers at once (`lookup`): prefix hash
+-> bit mask of sources. Where tokens cannot place a worker's blocks, its own hashes take their place (`recipes`).
 
 A hit on a hybrid model needs every group: the deepest block where attention is contiguous and each state
 group holds that very block (or, for a sliding window, the window's last blocks).
@@ -15,31 +14,27 @@ with each applied event.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
 
 import msgspec
 
 from router.ends import RequestEnds
 from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
-from router.evidence import HitRule, Predictions
-from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
-from router.hits import Chain, Depth, contiguous, ending_in_part, ending_in_run, satisfying_all
+from router.evidence import HitRule
+from router.hashing import HashMemo, PrefixHasher, extend_hashes
 from router.holdings import (
-    ATTENTION,
     Demand,
     EngineBlocks,
     Group,
     GroupClass,
     LostLife,
-    Rule,
     Source,
-    Table,
     unset,
 )
+from router.lookup import Lookup, Match
 from router.messages import TokenIds, WorkerKey
-from router.recipes import BlockChain, EngineChain, Layout, identify, key_of
+from router.recipes import Layout, identify, key_of
 
 _MAX_SIZES = 4
 """Block sizes believed of one source; each costs every lookup a chain of its own."""
@@ -80,44 +75,6 @@ class IndexStats(msgspec.Struct):
     """Entries given up for the memory cap."""
 
 
-class Match:
-    """What the sources hold of one prompt. Good until the index changes."""
-
-    __slots__ = ("_index", "usable", "walks")
-
-    def __init__(self, index: PrefixIndex) -> None:
-        self._index = index
-        self.walks: list[_Walk] = []
-        self.usable: dict[Source, int] = {}
-        """Cached tokens by the rule that each source follows; sources without any are absent."""
-
-    def predictions(self, source: Source) -> Predictions:
-        """Cached tokens on one source by each rule."""
-        bests = [self._index.depths_of(source, walk) for walk in self.walks if walk.mask & source.bit]
-        if not bests:
-            return Predictions(0, 0, None if source.ends is None else 0)
-        state, attention, finished = (max(column) for column in zip(*bests, strict=True))
-        return Predictions(state, attention, None if source.ends is None else finished)
-
-    def prompt_ends(self, source: Source) -> list[tuple[int, int]]:
-        """(block size, prefix that names all whole blocks of the prompt), for each of the source's sizes."""
-        return [(walk.block_size, walk.chain.end()) for walk in self.walks if walk.mask & source.bit]
-
-
-class _Walk(NamedTuple):
-    """A prompt's chain at one block size, and how deep attention goes on the sources of `mask`."""
-
-    block_size: int
-    mask: int
-    chain: Chain
-    depths: list[Depth]
-    """In blocks."""
-    units: EngineChain | None = None
-    """Where blocks may be held in part: the chain of their units."""
-    stride: int = 1
-    """Units to a block."""
-
-
 class PrefixIndex:
     """Blocks by prefix for any number of sources. Not thread-safe; no call blocks."""
 
@@ -125,22 +82,18 @@ class PrefixIndex:
         """`max_blocks` bounds the entries (about 200 bytes each)."""
         self._hasher = hasher
         self._max_blocks = max_blocks
-        self._attention: Table = {}
-        self._tables: dict[Demand, Table] = {ATTENTION: self._attention}
-        self._owners: dict[int, Source] = {}
-        """Source by bit, of lives that go on."""
+        self._lookup = lookup = Lookup(hasher)
+        # The lookup's tables, which events fill.
+        self._attention = lookup.attention
+        self._tables = lookup.tables
+        self._owners = lookup.owners
+        self._sizes = lookup.sizes
+        self._engines = lookup.engines
+        self._rules = lookup.rules
+        self._ends = lookup.ends
+        self._exceptions = lookup.exceptions
         self._free: list[int] = []
         self._bits = 0
-        self._sizes: dict[int, int] = {}
-        """Block size -> mask of the sources that have announced it."""
-        self._engines: dict[EngineBlocks, int] = {}
-        """The same for sources whose blocks go by the engine's own hashes."""
-        self._rules: dict[Rule, int] = {}
-        """State classes -> mask of the sources with exactly these."""
-        self._ends: Table = {}
-        """Where finished requests ended, on sources of which only that tells."""
-        self._exceptions: dict[HitRule, int] = {}
-        """Hit rule -> mask of the sources that follow it instead of their announced states."""
         self._lost: deque[LostLife] = deque()
         self._sources: set[Source] = set()
         self._blocks = 0
@@ -202,57 +155,7 @@ class PrefixIndex:
         memo: HashMemo | None = None,
     ) -> Match:
         """As `find`, with what every hit rule says."""
-        match = Match(self)
-        found = match.usable
-        root = self._hasher.root(cache_salt, lora)
-        for block_size, mask in self._sizes.items():
-            limit = (len(tokens) - 1) // block_size
-            if limit < 1 or not mask:
-                continue
-            chain = PrefixChain(tokens, block_size, root, limit, memo)
-            depths = contiguous(chain, self._attention, mask)
-            match.walks.append(_Walk(block_size, mask, chain, depths))
-        if self._engines and lora is None:
-            match.walks += self._engine_walks(tokens, cache_salt, memo)
-        for walk in match.walks:
-            for usable, members in self._usable(walk):
-                for source in self._members(members):
-                    if usable > found.get(source, 0):
-                        found[source] = usable
-        for source in self._members(self._exceptions.get(HitRule.DISCOUNT, 0)):
-            if source in found:
-                found[source] = int(found[source] * source.discount)
-        return match
-
-    def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[_Walk]:
-        """An adapter's path, which vLLM hashes, is not known: prompts for one match none of these."""
-        for engine, mask in self._engines.items():
-            layout, block_size = engine
-            limit = (len(tokens) - 1) // layout.unit
-            if limit < 1:
-                continue
-            units = EngineChain(tokens, layout, salt, limit, memo)
-            stride = block_size // layout.unit
-            if stride == 1:
-                yield _Walk(block_size, mask, units, contiguous(units, self._attention, mask))
-                continue
-            blocks = BlockChain(units, stride)
-            depths = contiguous(blocks, self._attention, mask)
-            yield _Walk(block_size, mask, blocks, depths, units, stride)
-
-    def depths_of(self, source: Source, walk: _Walk) -> tuple[int, int, int]:
-        """Tokens that count as cached on one source: by state, by attention, by finished requests."""
-        bit = source.bit
-        attention = self._satisfying(walk, bit, frozenset())
-        if not attention:
-            return 0, 0, 0
-        by_state = self._satisfying(walk, bit, source.rule) if source.rule else attention
-        by_ends = by_state if source.ends is None else self._finished(walk, bit)
-        return (
-            by_state[0][0] if by_state else 0,
-            attention[0][0],
-            by_ends[0][0] if by_ends else 0,
-        )
+        return self._lookup.match(tokens, cache_salt, lora, memo)
 
     def follow(self, source: Source, rule: HitRule) -> None:
         """From now on the source's hits are predicted by this rule."""
@@ -539,58 +442,6 @@ class PrefixIndex:
             self._blocks -= len(newest)
             self._counts.evictions += len(newest)
 
-    # Lookup
-
-    def _usable(self, walk: _Walk) -> list[Depth]:
-        """Tokens by the rule that each source follows."""
-        usable: list[Depth] = []
-        exceptions = 0
-        for hit_rule, followers in self._exceptions.items():
-            exceptions |= followers
-            if hit_rule is HitRule.FINISHED:
-                usable += self._finished(walk, followers)
-            else:
-                usable += self._satisfying(walk, followers, frozenset())
-        for rule, followers in self._rules.items():
-            usable += self._satisfying(walk, followers & ~exceptions, rule)
-        return usable
-
-    def _finished(self, walk: _Walk, mask: int) -> list[Depth]:
-        ends = ending_in_run(walk.chain.hashes, _of(walk.depths, mask), self._ends, 1)
-        return _in_tokens(ends, walk.block_size)
-
-    def _satisfying(self, walk: _Walk, mask: int, rule: Rule) -> list[Depth]:
-        """Tokens, on the sources of `mask`, down to where each class of `rule` agrees with attention."""
-        mask &= walk.mask
-        if not mask:
-            return []
-        if walk.units is not None and not any(demand.window for demand in rule):
-            deepest = walk.depths[0][0] if walk.depths else 0
-            walk.units.grow_to((deepest + 1) * walk.stride - 1)
-            states = [self._tables[demand] for demand in rule]
-            theirs = _of(walk.depths, mask)
-            ends = ending_in_part(walk.units.hashes, theirs, mask, walk.stride, self._attention, states)
-            return _in_tokens(ends, walk.block_size // walk.stride)
-        depths = _of(walk.depths, mask)
-        if depths and rule:
-            classes = [(self._tables[demand], demand.span(walk.block_size)) for demand in rule]
-            depths = satisfying_all(walk.chain.hashes, depths, classes)
-        return _in_tokens(depths, walk.block_size)
-
-    def _members(self, mask: int) -> Iterator[Source]:
-        while mask:
-            low = mask & -mask
-            mask ^= low
-            yield self._owners[low]
-
-
-def _of(depths: list[Depth], mask: int) -> list[Depth]:
-    return [(depth, held) for depth, members in depths if (held := members & mask)]
-
 
 def _is_negative(block: EngineHash) -> bool:
     return isinstance(block, int) and block < 0
-
-
-def _in_tokens(depths: list[Depth], size: int) -> list[Depth]:
-    return [(depth * size, members) for depth, members in depths]

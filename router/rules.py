@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from router.evidence import Evidence, HitRule, Predictions
 from router.holdings import Source
-from router.index import Match, PrefixIndex
+from router.index import PrefixIndex
+from router.lookup import Match
 from router.messages import TokenIds, WorkerKey
 
 logger = logging.getLogger(__name__)

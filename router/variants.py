@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from router.holdings import Source
-from router.index import Match, PrefixIndex
+from router.index import PrefixIndex
+from router.lookup import Match
 from router.messages import RouteRequest, TokenIds
 from router.policy import Overlaps, Target
 
