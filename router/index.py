@@ -2,7 +2,7 @@
 
 Events name blocks by the engine's own hashes; requests bring tokens. Both are mapped to the router's prefix
 hashes (`hashing`), so one table per kind of KV group answers for all workers at once (`lookup`): prefix hash
--> bit mask of sources. Where tokens cannot place a worker's blocks, its own hashes take their place (`recipes`).
+-> bit mask of sources. Where tokens cannot place a worker's blocks, its own hashes do (`recipes`).
 
 A hit on a hybrid model needs every group: the deepest block where attention is contiguous and each state
 group holds that very block (or, for a sliding window, the window's last blocks).
