@@ -162,7 +162,7 @@ def identify(event: BlockStored) -> Layout | None:
     first = event.block_hashes[0]
     size = event.block_size
     ids = np.frombuffer(event.token_ids[: 4 * size], dtype=np.uint32)
-    if size > _LARGEST_TRIED:
+    if not 1 <= size <= _LARGEST_TRIED or len(ids) < size:
         return None
     units = _units(size)
     for recipe in RECIPES:

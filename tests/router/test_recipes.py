@@ -93,6 +93,16 @@ def test_a_store_tells_the_recipe_the_unit_and_the_salt(recipe: Recipe) -> None:
         assert identify(msgspec.structs.replace(event, block_hashes=[last ^ 1])) is None
 
 
+def test_odd_stores_tell_nothing() -> None:
+    assert identify(stored([1], block_size=0)) is None
+    assert identify(stored([1], PROMPT[:8], block_size=16)) is None
+    assert identify(stored([b""], PROMPT[:16], block_size=16)) is None
+    assert identify(stored([1], PROMPT, block_size=1 << 40)) is None
+    held = Held()
+    held.apply(stored([1], block_size=0), stored([2], PROMPT[:64], parent=9, block_size=64))
+    assert held.usable(PROMPT) == 0
+
+
 def test_published_forms_mean_the_same() -> None:
     digest = sha256(b"x").digest()
     low, high = digest[24:], digest[:8]
