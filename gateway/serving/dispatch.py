@@ -19,7 +19,7 @@ from router.selector import Router
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""Workers that are tried for one leg of a request."""
+"""Times that a request is placed, and prefill workers that are tried for each."""
 
 
 class Engines(Protocol):
@@ -37,9 +37,10 @@ class Engines(Protocol):
 class _PrefillFailedError(Exception):
     """No prefill worker could do its leg; the decode worker is not to blame."""
 
-    def __init__(self, error: EngineError) -> None:
+    def __init__(self, error: EngineError, failed: frozenset[str] = frozenset()) -> None:
         super().__init__(str(error))
         self.error = error
+        self.failed = failed
 
 
 class Dispatcher:
@@ -62,27 +63,36 @@ class Dispatcher:
     async def _try_workers(self, job: Job, generation: GenerationFactory, *, whole: bool) -> InFlight:
         failed: frozenset[str] = frozenset()
         failure: EngineError | None = None
-        while True:
+        for _ in range(MAX_ATTEMPTS):
             flight = self._reserve(job, failed, failure)
             worker = flight.placement.target.worker
             try:
-                await self._start(flight, job, generation)
+                await self._start(flight, job, generation, failed)
                 if whole:
                     await flight.wait()
                 return flight
             except EngineError as error:
                 flight.close()
-                self._note_failure(job, worker, error)
+                self._note_failure(job, worker, error, flight.prefill)
                 failed |= {worker}
                 failure = error
-                if not error.retryable or len(failed) >= MAX_ATTEMPTS:
-                    raise
             except _PrefillFailedError as wrapped:
+                # Without them the request may go to a worker that does both.
                 flight.close()
-                raise wrapped.error from None
+                failed |= wrapped.failed
+                failure = wrapped.error
+            except NoWorkerError:
+                flight.close()
+                if failure is not None:
+                    raise failure from None
+                raise
             except BaseException:
                 flight.close()
                 raise
+            if not failure.retryable:
+                break
+        assert failure is not None
+        raise failure
 
     def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
         """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
@@ -96,24 +106,28 @@ class Dispatcher:
             raise
         return InFlight(self._router, placement, self._metrics, job.started, pair=pair)
 
-    async def _start(self, flight: InFlight, job: Job, generation: GenerationFactory) -> None:
+    async def _start(
+        self, flight: InFlight, job: Job, generation: GenerationFactory, failed: frozenset[str]
+    ) -> None:
         job = job.of_pool(flight.placement.pool)
         request = _engine_request(job, flight.placement)
         if flight.pair:
-            request = await self._prefill(flight, job, request)
+            request = await self._prefill(flight, job, request, failed)
         engine = self._engine(flight.placement)
         await flight.start(engine, request, generation)
 
-    async def _prefill(self, flight: InFlight, job: Job, request: EngineRequest) -> EngineRequest:
+    async def _prefill(
+        self, flight: InFlight, job: Job, request: EngineRequest, excluded: frozenset[str]
+    ) -> EngineRequest:
         """Run the prefill leg somewhere; the decode leg of `request` comes back."""
         failed: frozenset[str] = frozenset()
         failure: EngineError | None = None
         while True:
             try:
-                placement = self._router.route(_prefill_request(job, flight.placement, failed))
+                placement = self._router.route(_prefill_request(job, flight.placement, excluded | failed))
             except NoWorkerError:
                 if failure is not None:
-                    raise _PrefillFailedError(failure) from None
+                    raise _PrefillFailedError(failure, failed) from None
                 raise
             flight.prefill_started(placement)
             cached: int | None = None
@@ -127,7 +141,7 @@ class Dispatcher:
                 failed |= {placement.target.worker}
                 failure = error
                 if not error.retryable or len(failed) >= MAX_ATTEMPTS:
-                    raise _PrefillFailedError(error) from None
+                    raise _PrefillFailedError(error, failed) from None
             except HandoffError as error:
                 self._metrics.handles_dropped += 1
                 raise _PrefillFailedError(EngineError(str(error))) from None
@@ -140,8 +154,12 @@ class Dispatcher:
             raise EngineError("the worker has gone", retryable=True)
         return engine
 
-    def _note_failure(self, job: Job, worker: str, error: EngineError) -> None:
-        logger.warning("request %s failed on %s: %s", job.request_id, worker, error)
+    def _note_failure(
+        self, job: Job, worker: str, error: EngineError, prefill: Placement | None = None
+    ) -> None:
+        """`prefill` is where the prompt came from: its worker may be the reason."""
+        origin = f" after prefill on {prefill.target.worker}" if prefill is not None else ""
+        logger.warning("request %s failed on %s%s: %s", job.request_id, worker, origin, error)
         self._metrics.engine_failures[worker] = self._metrics.engine_failures.get(worker, 0) + 1
         self._engines.report_failure(worker, error)
 

@@ -6,14 +6,17 @@ import asyncio
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from gateway.engines.base import EngineError
+from gateway.engines.vllm import VllmEngine
 from gateway.handoff.nixl_pull import REMOTE_DECODE
-from router.messages import NoWorkerError, WorkerInfo
+from router.messages import NoWorkerError, RouteRequest, WorkerInfo
 from tests.gateway.handoff.parameters import PARAMETERS
 from tests.gateway.raw_worker import (
     Answer,
+    RawWorker,
     broken_stream,
     endless_stream,
     hang_up,
@@ -43,6 +46,15 @@ class PairBench(Bench):
         for name in names:
             role = "prefill" if name in names[: len(prefill)] else "decode"
             self.router.add_worker(WorkerInfo(worker=name, models=("m",), role=role))
+
+    def add_aggregated(self, worker: RawWorker, sequences: int) -> None:
+        """A worker that does both, busy with some requests that are never released: a pair is preferred."""
+        name = f"w{len(self.engines)}"
+        self.engines[name] = VllmEngine(worker.url, "generate")
+        self.router.add_worker(WorkerInfo(worker=name, models=("m",)))
+        request = RouteRequest(request_id="", model="m", token_ids=np.zeros(1, np.uint32))
+        for _ in range(sequences):
+            self.router.route(request)
 
     def _make_the_first_worker_next(self) -> None:
         """Roles are not set yet; a request that fails on one worker may start on any."""
@@ -107,6 +119,39 @@ async def test_when_every_prefill_worker_fails_the_decode_worker_is_not_blamed_o
         assert bench.failures == ["w0"]
         assert d.requests == []
         assert bench.reservations == 0
+
+
+async def test_when_every_prefill_worker_fails_a_worker_that_does_both_takes_the_request() -> None:
+    async with running(hang_up) as p, running() as d, running(DECODED) as a:
+        bench = PairBench([p], [d])
+        bench.add_aggregated(a, sequences=1)
+        flight = await bench.run()
+        flight.close()
+        assert (len(p.requests), d.requests, len(a.requests)) == (1, [], 1)
+        assert "kv_transfer_params" not in a.requests[0][1]
+        assert bench.texts[-1].text == "1 2 3 "
+        assert bench.failures == ["w0"]
+        assert (bench.reservations, bench.double_releases) == (1, 0)
+
+
+async def test_a_pair_that_fails_in_decode_is_followed_by_a_worker_that_does_both() -> None:
+    async with running(prefilled()) as p, running(status(500)) as d, running(DECODED) as a:
+        bench = PairBench([p], [d])
+        bench.add_aggregated(a, sequences=1)
+        flight = await bench.run()
+        flight.close()
+        assert flight.prefill is None
+        assert "kv_transfer_params" not in a.requests[0][1]
+        assert bench.texts[-1].text == "1 2 3 "
+        assert bench.failures == ["w1"]
+
+
+async def test_a_failed_decode_names_the_prefill_worker(caplog: pytest.LogCaptureFixture) -> None:
+    async with running(prefilled()) as p, running(status(500)) as d:
+        bench = PairBench([p], [d])
+        with pytest.raises(EngineError):
+            await bench.run()
+    assert "request r failed on w1 after prefill on w0" in caplog.text
 
 
 async def test_a_prefill_workers_refusal_is_the_clients_answer() -> None:
