@@ -130,9 +130,8 @@ async def _stream(
             await flight.wait()
         except EngineError as error:
             services.metrics.stream_failures += 1
-            worker = flight.placement.target.worker
-            logger.warning("stream %s broke on %s: %s", job.request_id, worker, error)
-            services.fleet.report_failure(worker, error)
+            logger.warning("stream %s broke on %s: %s", job.request_id, flight.workers, error)
+            services.fleet.report_failure(flight.placement.target.worker, error)
             return stream.fail(body_of(in_stream(error)))
         usage = _usage(services, prepared, flight)
         return stream.end(prepared.n, usage if prepared.include_usage else None)
@@ -149,10 +148,9 @@ def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
     if logger.isEnabledFor(logging.INFO):
         logger.info(
-            "request %s on %s%s: %d prompt tokens, %d cached, %d expected, %d output tokens",
+            "request %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens",
             prepared.job.request_id,
-            f"{flight.prefill.target.worker} and " if flight.prefill is not None else "",
-            flight.placement.target.worker,
+            flight.workers,
             usage.prompt_tokens,
             usage.prompt_tokens_details.cached_tokens,
             flight.overlap_tokens,

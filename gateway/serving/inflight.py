@@ -100,6 +100,12 @@ class InFlight:
         return usage.cached_tokens if usage is not None else None
 
     @property
+    def workers(self) -> str:
+        """Who serves it, for a person to read: `prefill-0 and decode-1`, or one name."""
+        legs = (self.prefill, self.placement)
+        return " and ".join(leg.target.worker for leg in legs if leg is not None)
+
+    @property
     def overlap_tokens(self) -> int:
         """The cached tokens that the router expected."""
         return (self.prefill or self.placement).overlap_tokens

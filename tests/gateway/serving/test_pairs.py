@@ -68,6 +68,7 @@ async def test_the_parameters_go_from_prefill_to_decode_untouched_and_the_first_
         prefill, decode = p.requests[0][1], d.requests[0][1]
         assert bench.texts[-1].text == "1 2 3 "
         assert flight.cached_tokens == 2
+        assert flight.workers == "w0 and w1"
         assert (bench.reservations, bench.double_releases) == (0, 0)
     assert prefill["stream"] is False
     assert prefill["sampling_params"]["max_tokens"] == 1
