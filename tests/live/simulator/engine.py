@@ -30,8 +30,8 @@ class SmallWorker(LiveWorker):
         """Run a generation with a script; the cached tokens that it reports."""
         script = {"script_ids": ask.output}
         sampling = {"max_tokens": len(ask.output), "ignore_eos": True, "extra_args": script, "temperature": 0}
-        salt = {} if ask.salt is None else {"cache_salt": ask.salt}
-        answer: dict[str, Any] = self.generate(ask.prompt, sampling_params=sampling, **salt)
+        salt: dict[str, Any] = {} if ask.salt is None else {"cache_salt": ask.salt}
+        answer = self.generate(ask.prompt, sampling_params=sampling, **salt)
         cached: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
         return cached
 

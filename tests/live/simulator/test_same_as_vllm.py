@@ -20,7 +20,7 @@ class Tap:
     """Everything that the engine publishes, from the beginning of its life."""
 
     def __init__(self, worker: SmallWorker) -> None:
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.connect(f"tcp://127.0.0.1:{worker.replay_port}")
 
     def take(self, first: int) -> list[Message]:
@@ -43,7 +43,7 @@ async def test_hits_and_events_are_the_same(engine: SmallWorker, seed: int) -> N
     tokens = Tokens.load(get_format("kimi_k3").name, None)
     async with running(tokens, kv_groups="attention+mamba", num_blocks=engine.blocks, **settings) as rig:
         if before:
-            # An earlier test's prefixes are in the engine: both begin with none, and say so with the first batch.
+            # An earlier test's prefixes are in the engine: both begin with none, and say so first.
             assert request(f"{engine.url}/reset_prefix_cache", {})[0] == 200
             await rig.http("POST", "/reset_prefix_cache")
         hits = [(engine.ask(ask), await rig.ask(ask)) for ask in requests(seed, REQUESTS)]
