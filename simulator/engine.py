@@ -229,6 +229,7 @@ class Engine:
             job.generation.cached_tokens = job.remote_tokens if known is None else known
         except TransferError:
             complete = False
+            self.handoff.stats.failed_transfers += 1
         self.handoff.unwatch(leg.remote)
         self._scheduler.arrived(job, complete=complete)
         self.counters.external_tokens += job.given_tokens

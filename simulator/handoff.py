@@ -119,7 +119,6 @@ class Handoff:
             else:
                 await self.transport.notify(peer, _done(remote))
         except TransferError as error:
-            self.stats.failed_transfers += 1
             self._forget(remote.engine_id)
             log.warning("transfer of %s failed: %s", remote.request_id, error)
             raise

@@ -122,6 +122,7 @@ async def test_too_few_blocks_fail(pair: StartPair, prompt: Prompt) -> None:
     for blocks in (params["remote_block_ids"], [], [[1], [2]]):
         status, _ = await workers.decode(prompt(100), params | {"remote_block_ids": blocks})
         assert status == 500
+    assert (await workers.state(workers.decode_worker))["failed_transfers"] == 3
 
 
 INCOMPLETE: list[dict[str, Any]] = [
