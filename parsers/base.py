@@ -53,16 +53,19 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     """As the request has it: a switch, or an object such as `{"type": "disabled"}`."""
     parallel_tool_calls: bool | None = None
     structured_outputs: Mapping[str, Any] | None = None
-    """What the response must be, in vLLM's words: one of json, regex, choice, grammar, json_object, structural_tag."""
+    """What the response must be, as vLLM's field of that name says it: an object with one constraint."""
     template_kwargs: Mapping[str, Any] = {}
     strict_efforts: bool = False
     """Refuse the reasoning efforts that the model does not have, instead of taking the nearest."""
 
 
-class Constraint(msgspec.Struct, frozen=True):
-    """What a worker keeps generated tokens to, from the first one on: reasoning is part of what it describes."""
+ConstraintKind = Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
 
-    kind: Literal["json", "json_object", "regex", "choice", "grammar", "structural_tag"]
+
+class Constraint(msgspec.Struct, frozen=True):
+    """What a worker keeps generated tokens to, from the first one on, reasoning included."""
+
+    kind: ConstraintKind
     value: Any
     """A JSON schema, true, a pattern, a list of texts, a grammar, or a structural tag."""
 

@@ -20,6 +20,7 @@ from parsers.base import (
     OutputOptions,
     Segment,
 )
+from parsers.constraints import requested
 
 END = "<|end|>"
 END_ID = 256
@@ -37,7 +38,9 @@ class PlainFormat:
 
     def encode(self, chat: Chat) -> EncodedChat:
         lines = [_line(place, message) for place, message in enumerate(chat.messages)]
-        return EncodedChat([Segment("".join(lines) + "assistant:", False)], False, 0)
+        return EncodedChat(
+            [Segment("".join(lines) + "assistant:", False)], False, 0, constraint=requested(chat)
+        )
 
     def parser(self, options: OutputOptions, detokenizer: Detokenizer) -> PlainParser:
         return PlainParser(detokenizer, self.stop_token_ids)

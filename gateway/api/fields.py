@@ -76,6 +76,7 @@ CHAT: dict[str, checks.Check] = {
     "tool_choice": _anything,
     "parallel_tool_calls": _boolean,
     "response_format": _object,
+    "structured_outputs": _object,
     "reasoning_effort": checks.text(),
     "thinking": _object,
     "chat_template_kwargs": _object,
@@ -85,6 +86,7 @@ COMPLETION: dict[str, checks.Check] = {
     "prompt": checks.prompt,
     "echo": _boolean,
     "suffix": checks.text(),
+    "structured_outputs": _object,
 }
 
 TOP: dict[str, checks.Check] = {
@@ -133,7 +135,6 @@ UNSUPPORTED = {
     "functions": "use `tools`",
     "function_call": "use `tool_choice`",
     "use_beam_search": "beam search is not supported",
-    "structured_outputs": "constrained output is not supported",
 }
 """Fields whose silence would change the answer: set to anything but null, false or 0 they are refused."""
 

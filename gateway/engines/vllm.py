@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.engines.base import EngineError, EngineRequest, EngineUsage, PrefillAnswer, TokenSink
 from gateway.engines.connection import ConnectionPool
+from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
 
 Endpoint = Literal["generate", "completions"]
@@ -134,13 +135,19 @@ class VllmEngine:
 def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     """Body of /inference/v1/generate, in pieces: a long prompt's ids are never copied."""
     sampling = {GENERATE_NAMES.get(name, name): value for name, value in request.sampling.items()}
-    fields = {"sampling_params": b"{" + _members(sampling) + b"}", **request.top_level}
+    fields = dict(request.top_level)
+    if request.constraint is not None:
+        sampling["structured_outputs"] = vllm_structured_outputs(request.constraint)
+        fields["reasoning_ended"] = b"true"  # the constraint tells of the reasoning itself
+    fields["sampling_params"] = b"{" + _members(sampling) + b"}"
     return _body(request, delivery, b',"token_ids":[', fields)
 
 
 def completions_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     """Body of /v1/completions with ids; control tokens must survive in the text too."""
     fixed = {"return_token_ids": b"true", "skip_special_tokens": b"false"}
+    if request.constraint is not None:
+        fixed["structured_outputs"] = vllm_structured_outputs(request.constraint)
     return _body(request, delivery, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
 
 

@@ -133,7 +133,9 @@ class Dispatcher:
             cached: int | None = None
             try:
                 engine = self._engine(placement)
-                result = await self._handoff.prefill(engine, _engine_request(job, placement))
+                leg = _engine_request(job, placement)
+                leg.constraint = None  # its one token is not kept
+                result = await self._handoff.prefill(engine, leg)
                 cached = result.cached_tokens
                 return self._handoff.decode_request(request, result.handle)
             except EngineError as error:

@@ -19,6 +19,7 @@ from gateway.tokens.encodings import Encoding, Encodings
 from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
 from parsers.base import Chat, Constraint, FormatError, OutputOptions, Piece, Segment
+from parsers.constraints import read_structured_outputs
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -39,7 +40,7 @@ class _Draft(NamedTuple):
 
     reading: Reading
     prompt: EncodedPrompt
-    constraint: Constraint | None = None
+    constraint: Constraint | None
 
 
 class Preparer:
@@ -63,7 +64,11 @@ class Preparer:
     async def completion(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
         prompt = _single_prompt(fields.values["prompt"])
-        drafts = [await self._encode_prompt(each, prompt) for each in self._encodings_for(fields)]
+        constraint = _completion_constraint(fields.values)
+        drafts = [
+            _Draft(*await self._encode_prompt(each, prompt), constraint)
+            for each in self._encodings_for(fields)
+        ]
         return self._prepared(fields, drafts, request_id, started, "prompt")
 
     def generation(self, prepared: Prepared, emitter: Callable[[], Emitter]) -> GenerationFactory:
@@ -95,6 +100,7 @@ class Preparer:
             reasoning_effort=values.get("reasoning_effort"),
             thinking=values.get("thinking"),
             parallel_tool_calls=values.get("parallel_tool_calls"),
+            structured_outputs=values.get("structured_outputs"),
             template_kwargs=values.get("chat_template_kwargs") or {},
             strict_efforts=self._settings.reasoning_efforts == "strict",
         )
@@ -115,7 +121,9 @@ class Preparer:
         counted = len(prompt.ids) - encoded.uncounted_tokens
         return _Draft(Reading(encoding, options, counted), prompt, encoded.constraint)
 
-    async def _encode_prompt(self, encoding: Encoding, prompt: str | list[Any]) -> _Draft:
+    async def _encode_prompt(
+        self, encoding: Encoding, prompt: str | list[Any]
+    ) -> tuple[Reading, EncodedPrompt]:
         if isinstance(prompt, str):
             encoded = await self._encode(encoding.tokenizer, [Segment(prompt, False)])
         else:
@@ -123,7 +131,7 @@ class Preparer:
                 encoded = encoding.tokenizer.prompt_of_ids(prompt)
             except TokenizerError as error:
                 raise bad_request(f"`prompt`: {error}.", "prompt") from None
-        return _Draft(Reading(encoding, None, len(encoded.ids)), encoded)
+        return Reading(encoding, None, len(encoded.ids)), encoded
 
     async def _encode(self, tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedPrompt:
         if not is_long(pieces):
@@ -205,6 +213,14 @@ def _single_prompt(prompt: Any) -> str | list[Any]:
         prompt = prompt[0]
     single: str | list[Any] = prompt
     return single
+
+
+def _completion_constraint(values: dict[str, Any]) -> Constraint | None:
+    asked = values.get("structured_outputs")
+    try:
+        return None if asked is None else read_structured_outputs(asked)
+    except FormatError as error:
+        raise bad_request(str(error), error.param) from None
 
 
 def _matcher(prepared: Prepared) -> StopMatcher | None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parsers.base import Chat, EncodedChat, FormatError, Segment, SegmentRun
+from parsers.kimi_k3.constraint import constraint_of
 from parsers.kimi_k3.effort import Thinking, resolve_thinking
 from parsers.kimi_k3.prompt import END_MESSAGE, Prompt, closing, opening
 from parsers.kimi_k3.tool_history import (
@@ -267,7 +268,8 @@ class _Encoder:
         elif self._chat.template_kwargs.get("add_generation_prompt", True):
             self._prompt.fixed(_ASSISTANT_THINK if thinking else _ASSISTANT_RESPONSE)
             uncounted = STUB_TOKENS
-        return EncodedChat(self._prompt.pieces, thinking, uncounted, self._tools or None)
+        constraint = constraint_of(self._chat, self._tools, thinking=thinking, partial=partial is not None)
+        return EncodedChat(self._prompt.pieces, thinking, uncounted, self._tools or None, constraint)
 
     def _continue(self, place: int, message: Message) -> bool:
         """An answer that goes on from a given beginning; true when that ends inside the reasoning."""

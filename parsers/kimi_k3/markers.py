@@ -16,6 +16,7 @@ END_OF_MSG = "<|end_of_msg|>"
 OPEN = "<|open|>"
 CLOSE = "<|close|>"
 SEP = "<|sep|>"
+MARKERS = (OPEN, CLOSE, SEP, END_OF_MSG)
 
 FIRST_CONTROL_ID = 163_584
 """Base ranks are below this id; the 256 ids from here on are control slots."""
