@@ -131,6 +131,8 @@ class KVSequence:
         self._digests = digests
         self._salt = salt
         self._tables = cache.tables()
+        self._quiet = 0
+        """Tokens up to which steps change nothing: no block becomes full, none is taken or given back."""
 
     @property
     def tables(self) -> list[Table]:
@@ -177,19 +179,23 @@ class KVSequence:
 
     def advance(self, new: int) -> bool:
         """Take blocks for `new` more tokens; False without room, although passed blocks are given back."""
+        upto = self.computed + new
+        if upto <= self._quiet:
+            return True
         for table in self._tables:
             table.trim(self.computed)
-        upto = self.computed + new
         if sum(table.wanted(upto) for table in self._tables) > self._cache.pool.free:
             return False
         self._grow(upto)
+        room_ends = -(-upto // self._cache.block_size) * self._cache.block_size
+        self._quiet = min(room_ends - 1, *(table.next_trim() for table in self._tables))
         return True
 
     def free(self) -> None:
         """Give all blocks back; harmless the second time."""
         for table in self._tables:
             table.release()
-        self.computed = 0
+        self.computed = self._quiet = 0
 
     def _wanted_in_all(self, hit: Hit) -> int:
         tokens, step = len(self.token_ids), self._cache.step_tokens

@@ -9,6 +9,8 @@ from simulator.groups import Group
 from simulator.hashing import Digest
 from simulator.pool import NULL, BlockPool, Prefix
 
+NEVER = 1 << 62
+
 
 class Held(NamedTuple):
     """Places `first` up to `full` are full now; at `kept` of them the prefix can be found again."""
@@ -46,6 +48,10 @@ class Table:
 
     def trim(self, computed: int) -> None:
         """Give back what is not needed to go on after `computed` tokens."""
+
+    def next_trim(self) -> int:
+        """Computed tokens from which on `trim` will have something to give back."""
+        return NEVER
 
     def grow(self, upto: int) -> list[Prefix]:
         """Take blocks for `upto` tokens; the prefixes that were lost for them."""
@@ -112,6 +118,10 @@ class WindowTable(Table):
         self._drop(range(passed - 1, self._passed - 1, -1))
         self._passed = max(passed, self._passed)
 
+    def next_trim(self) -> int:
+        assert self.group.window is not None
+        return (self._passed + 1) * self._size + self.group.window - 1
+
     def release(self) -> None:
         super().release()
         self._passed = 0
@@ -152,6 +162,9 @@ class StateTable(Table):
         passed = min(max(computed - 1, 0) // self._size, len(self.blocks))
         self._drop([place for place in range(passed - 1, self._passed - 1, -1) if self.blocks[place] != NULL])
         self._passed = max(passed, self._passed)
+
+    def next_trim(self) -> int:
+        return (self._passed + 1) * self._size + 1
 
     def grow(self, upto: int) -> list[Prefix]:
         missing = -(-upto // self._size) - len(self.blocks)
