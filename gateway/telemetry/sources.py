@@ -11,36 +11,68 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import WorkerState
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import Tokenizer
-from router.selector import Router
+from router.selector import Router, RouterStats, TargetStats
 
 Source = Callable[[], Iterator[Metric]]
 
 
+_ROUTER_COUNTERS: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = (
+    ("routed", "Placements made.", lambda stats: stats.routed),
+    ("refused", "Requests without an eligible worker.", lambda stats: stats.refused),
+    (
+        "overlap_reports",
+        "Requests whose worker reported cached tokens.",
+        lambda stats: stats.overlap.reported,
+    ),
+    ("overlap_exact", "Of these, those predicted to the token.", lambda stats: stats.overlap.exact),
+    ("overlap_predicted_tokens", "Cached tokens predicted.", lambda stats: stats.overlap.predicted_tokens),
+    ("overlap_reported_tokens", "Cached tokens reported.", lambda stats: stats.overlap.reported_tokens),
+    ("index_orphans", "Blocks that could not be placed.", lambda stats: stats.index.orphans),
+    ("index_evictions", "Index entries given up for the memory cap.", lambda stats: stats.index.evictions),
+)
+_ROUTER_GAUGES: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = (
+    ("reservations", "Open reservations.", lambda stats: stats.open_reservations),
+    ("index_blocks", "Entries of the prefix index.", lambda stats: stats.index.blocks),
+)
+_RANK_GAUGES: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
+    ("sequences", "Requests placed and not released.", lambda rank: rank.sequences),
+    ("queued_tokens", "Uncached prompt tokens before their first output.", lambda rank: rank.queued_tokens),
+    ("blocks", "Blocks that the index knows of.", lambda rank: rank.indexed_blocks),
+)
+_RANK_COUNTERS: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
+    ("hit_rule_switches", "Changes of the rule that predicts hits.", lambda rank: rank.hit_rule_switches),
+    ("suspect_hits", "Hits that the announced states do not allow.", lambda rank: rank.suspect_hits),
+)
+
+
 def router_metrics(router: Router) -> Source:
-    """Placements, overlap predicted against reported, the index, and each rank's load."""
+    """Placements, overlap predicted against reported, the index, and each rank's load and hit rule."""
 
     def collect() -> Iterator[Metric]:
         stats = router.snapshot_stats()
-        yield CounterMetricFamily("kvgateway_router_routed", "Placements made.", stats.routed)
-        yield CounterMetricFamily(
-            "kvgateway_router_refused", "Requests without an eligible worker.", stats.refused
-        )
-        yield GaugeMetricFamily(
-            "kvgateway_router_reservations", "Open reservations.", stats.open_reservations
-        )
-        for name, value in (
-            ("sequences", "sequences"),
-            ("queued_tokens", "queued_tokens"),
-            ("blocks", "indexed_blocks"),
-        ):
-            family = GaugeMetricFamily(
-                f"kvgateway_router_worker_{name}", f"Each rank's {name}.", labels=["worker", "dp_rank"]
-            )
-            for target in stats.targets:
-                family.add_metric([target.key.worker, str(target.key.dp_rank)], getattr(target, value))
-            yield family
+        for name, text, value in _ROUTER_COUNTERS:
+            yield CounterMetricFamily(f"kvgateway_router_{name}", text, value(stats))
+        for name, text, value in _ROUTER_GAUGES:
+            yield GaugeMetricFamily(f"kvgateway_router_{name}", text, value(stats))
+        yield from _rank_metrics(stats)
 
     return collect
+
+
+def _rank_metrics(stats: RouterStats) -> Iterator[Metric]:
+    labels = ["worker", "dp_rank"]
+    for family, rows in ((GaugeMetricFamily, _RANK_GAUGES), (CounterMetricFamily, _RANK_COUNTERS)):
+        for name, text, value in rows:
+            metric = family(f"kvgateway_router_worker_{name}", text, labels=labels)
+            for rank in stats.targets:
+                metric.add_metric([rank.key.worker, str(rank.key.dp_rank)], value(rank))
+            yield metric
+    rules = GaugeMetricFamily(
+        "kvgateway_router_worker_hit_rule", "1 for the rule in use.", labels=[*labels, "rule", "hashing"]
+    )
+    for rank in stats.targets:
+        rules.add_metric([rank.key.worker, str(rank.key.dp_rank), rank.hit_rule, rank.hashing], 1)
+    yield rules
 
 
 def fleet_metrics(fleet: Fleet, feeds: KvFeeds) -> Source:
