@@ -131,6 +131,14 @@ class Finish(msgspec.Struct, frozen=True, gc=False):
 OutputEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolArgumentsDelta | Finish
 
 
+class FinishedCall(NamedTuple):
+    """A complete tool call, for looking at what the model said; clients have been given its events."""
+
+    name: str
+    arguments: Any
+    """The arguments' JSON value; None when they are no JSON."""
+
+
 class Detokenizer(Protocol):
     """Ids to text, incrementally; never gives half a character."""
 
@@ -163,6 +171,10 @@ class OutputParser(Protocol):
     @property
     def incomplete_calls(self) -> Collection[int]:
         """Indices of calls that end inside a value: a whole answer leaves them out."""
+        ...
+
+    def finished_calls(self) -> Sequence[FinishedCall]:
+        """The complete calls so far."""
         ...
 
     def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]: ...

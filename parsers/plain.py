@@ -15,6 +15,7 @@ from parsers.base import (
     Detokenizer,
     EncodedChat,
     Finish,
+    FinishedCall,
     FormatError,
     OutputEvent,
     OutputOptions,
@@ -63,6 +64,9 @@ class PlainParser:
         self._detokenizer = detokenizer
         self._stop_token_ids = frozenset(stop_token_ids)
         self._stopped = False
+
+    def finished_calls(self) -> Sequence[FinishedCall]:
+        return ()
 
     def feed(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         push = self._detokenizer.push

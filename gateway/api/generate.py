@@ -26,6 +26,7 @@ from gateway.serving.inflight import InFlight
 from gateway.serving.job import Prepared
 from gateway.serving.prepare import Preparer
 from gateway.serving.request import Fields
+from gateway.serving.tool_checks import check_tool_calls
 from parsers.base import OutputParser
 
 logger = logging.getLogger(__name__)
@@ -143,7 +144,10 @@ async def _stream(
 
 
 def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
-    usage = usage_of(flight, prepared.reading(flight.pool).counted_prompt_tokens)
+    reading = prepared.reading(flight.pool)
+    usage = usage_of(flight, reading.counted_prompt_tokens)
+    assert flight.generation is not None
+    check_tool_calls(prepared.job.request_id, reading.options, flight.generation, services.metrics)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
     if logger.isEnabledFor(logging.INFO):

@@ -63,11 +63,18 @@ class Metrics:
         self.prefill_leg = Histogram()
         self.handoff = Histogram()
         self.handles_dropped = 0
+        self.tool_calls = 0
+        self.tool_call_violations: dict[str, int] = {}
+        """By what is wrong."""
+        self.missing_tool_calls = 0
         self.sources: list[Callable[[], Iterable[Metric]]] = []
 
     def count_request(self, endpoint: str, status: int) -> None:
         key = (endpoint, status)
         self.requests[key] = self.requests.get(key, 0) + 1
+
+    def count_violation(self, kind: str) -> None:
+        self.tool_call_violations[kind] = self.tool_call_violations.get(kind, 0) + 1
 
     def exposition(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -94,6 +101,14 @@ class _Reader(Collector):
         for worker, count in metrics.engine_failures.items():
             failures.add_metric([worker], count)
         yield failures
+        violations = CounterMetricFamily(
+            "kvgateway_tool_call_violations",
+            "Complete tool calls that do not keep to their tool.",
+            labels=["kind"],
+        )
+        for kind, count in metrics.tool_call_violations.items():
+            violations.add_metric([kind], count)
+        yield violations
         yield GaugeMetricFamily("kvgateway_in_flight_requests", "Requests being served.", metrics.in_flight)
         for name, text, value in (
             (
@@ -103,6 +118,12 @@ class _Reader(Collector):
             ),
             ("stream_failures", "Streams that broke after their first event.", metrics.stream_failures),
             ("handles_dropped", "KV handles that were not used after all.", metrics.handles_dropped),
+            ("tool_calls", "Complete tool calls of finished answers.", metrics.tool_calls),
+            (
+                "missing_tool_calls",
+                "Finished answers without a call though one was required.",
+                metrics.missing_tool_calls,
+            ),
             ("prompt_tokens", "Prompt tokens of finished requests.", metrics.prompt_tokens),
             ("cached_prompt_tokens", "Prompt tokens that workers reported as cached.", metrics.cached_tokens),
             ("output_tokens", "Tokens that workers generated.", metrics.output_tokens),

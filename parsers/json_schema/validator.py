@@ -20,7 +20,7 @@ _MAX_UNIQUE = 200
 
 class Violation(NamedTuple):
     path: str
-    """Where in the value, from `$`."""
+    """Where in the value, from `$`; `*` stands for a name that the schema does not have."""
     keyword: str
     """What of the schema it violates."""
 
@@ -106,10 +106,10 @@ class _Validation:
                     yield from self.violations(each, value[name], f"{path}.{name}", depth)
         elif keyword == "additionalProperties" and "patternProperties" not in schema:
             for name in value.keys() - named.keys():
-                yield from self.violations(rule, value[name], f"{path}.{name}", depth)
+                yield from self.violations(rule, value[name], f"{path}.*", depth)
         elif keyword == "propertyNames":
             for name in value:
-                yield from self.violations(rule, name, f"{path}.{name}", depth)
+                yield from self.violations(rule, name, f"{path}.*", depth)
 
     def _items(
         self, keyword: str, rule: Any, schema: Mapping[str, Any], value: list[Any], path: str, depth: int

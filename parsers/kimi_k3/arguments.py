@@ -7,14 +7,14 @@ types are held until they are complete, because only then it is known whether th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from json.encoder import encode_basestring as quoted
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from parsers.base import OutputEvent, ToolArgumentsDelta, ToolCallStart
+from parsers.base import FinishedCall, OutputEvent, ToolArgumentsDelta, ToolCallStart
 
 _JSON_TYPES = frozenset({"number", "boolean", "null", "object", "array"})
 
@@ -26,6 +26,14 @@ class _Value(Enum):
     STRING = auto()
     HELD = auto()
     RAW = auto()
+
+
+class _Argument(NamedTuple):
+    """An element of a call, as the model said it."""
+
+    key: str
+    text: str
+    is_json: bool
 
 
 class ToolCallWriter:
@@ -51,6 +59,11 @@ class ToolCallWriter:
         """Of the call that is being written."""
         self.in_string = False
         """Inside a string, of which something has gone out: nothing is owed before the next piece."""
+        self.pieces: list[str] = []
+        """Text of the value that is being written, as the model says it; the list stays the same one."""
+        self._finished: list[tuple[str, bool, list[_Argument]]] = []
+        self._arguments: list[_Argument] = []
+        self._key = ""
         self._emit = emit
         self._enabled = enabled
         self._parallel = parallel
@@ -60,7 +73,6 @@ class ToolCallWriter:
         self._members = 0
         self._raw = False
         self._value = _Value.NONE
-        self._held: list[str] = []
         self._owed = ""
         """Punctuation that goes out with the next piece, so that it is no piece of its own."""
 
@@ -72,6 +84,7 @@ class ToolCallWriter:
         self._members = 0
         self._raw = False
         self._value = _Value.NONE
+        self._arguments = []
         self._owed = ""
         self.in_string = False
 
@@ -82,9 +95,10 @@ class ToolCallWriter:
         self._start()
         self._owed += f"{', ' if self._members else '{'}{quoted(key)}: "
         self._members += 1
+        self._key = key
+        self.pieces.clear()
         if attributes.get("type") in _JSON_TYPES:
             self._value = _Value.HELD
-            self._held = []
         else:
             self._value = _Value.STRING
             self._owed += '"'
@@ -94,15 +108,15 @@ class ToolCallWriter:
         if self._name and not self._members and not self._raw:
             self._raw = True
             self._value = _Value.RAW
+            self.pieces.clear()
             self._start()
 
     def text(self, text: str) -> None:
         """Text inside an element."""
+        self.pieces.append(text)
         if self._value is _Value.STRING:
             self._write(quoted(text)[1:-1])
             self.in_string = True
-        elif self._value is _Value.HELD:
-            self._held.append(text)
         elif self._value is _Value.RAW:
             self._members += 1
             self._write(text)
@@ -110,10 +124,13 @@ class ToolCallWriter:
     def end_value(self) -> None:
         """The end of an `argument` or `json` element."""
         self.in_string = False
+        text = "".join(self.pieces)
         if self._value is _Value.STRING:
             self._owed += '"'
         elif self._value is _Value.HELD:
-            self._owed += _json_of("".join(self._held))
+            self._owed += _json_of(text)
+        if self._value is not _Value.NONE:
+            self._arguments.append(_Argument(self._key, text, self._value is not _Value.STRING))
         self._value = _Value.NONE
 
     def end(self) -> None:
@@ -126,7 +143,15 @@ class ToolCallWriter:
         elif not self._raw:
             self._write("}")
         self.complete += 1
+        self._finished.append((self._name, bool(self._raw and self._arguments), self._arguments))
         self._name = ""
+
+    def finished(self) -> list[FinishedCall]:
+        """The complete calls."""
+        return [
+            FinishedCall(name, _value_of(arguments[0].text, None) if raw else _object_of(arguments))
+            for name, raw, arguments in self._finished
+        ]
 
     def recover(self) -> None:
         """The call's end is missing: it is complete if it has an element, else it never was."""
@@ -156,6 +181,18 @@ class ToolCallWriter:
 
     def _new_id(self, index: int) -> str:
         return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"
+
+
+def _object_of(arguments: Sequence[_Argument]) -> dict[str, Any]:
+    """What a reader of the arguments' JSON gets: the last of a repeated key wins."""
+    return {key: _value_of(text, text) if is_json else text for key, text, is_json in arguments}
+
+
+def _value_of(text: str, otherwise: str | None) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return otherwise
 
 
 def _json_of(text: str) -> str:

@@ -9,9 +9,18 @@ rest, which is everything that can change a state, to the slow way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from parsers.base import ContentDelta, Detokenizer, Finish, OutputEvent, OutputOptions, ReasoningDelta
+from parsers.base import (
+    ContentDelta,
+    Detokenizer,
+    Finish,
+    FinishedCall,
+    OutputEvent,
+    OutputOptions,
+    ReasoningDelta,
+)
 from parsers.kimi_k3.arguments import ToolCallWriter
 from parsers.kimi_k3.channels import (
     AT_END,
@@ -38,6 +47,7 @@ from parsers.kimi_k3.pieces import EventsOf, content_of, reasoning_of, string_pi
 from parsers.kimi_k3.text_scanner import TextScanner
 
 _Sink = Callable[[str, int], None]
+_forget: Callable[[str], None] = deque[str](maxlen=0).append
 _NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
@@ -74,8 +84,9 @@ class KimiK3Parser:
         self._state = State.DONE
         self._sink: _Sink = self._drop
         self._quick: EventsOf | None = None
+        self._record: Callable[[str], None] = _forget
         self._enter(State.THINK if options.thinking else State.RESPONSE)
-        self._quick = self._quick_way()
+        self._choose_quick_way()
 
     def __repr__(self) -> str:
         return f"<KimiK3Parser {self._state.name}, {self._calls.complete} calls>"
@@ -88,15 +99,19 @@ class KimiK3Parser:
     def incomplete_calls(self) -> Collection[int]:
         return self._calls.incomplete
 
+    def finished_calls(self) -> Sequence[FinishedCall]:
+        return self._calls.finished()
+
     def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]:
         if (quick := self._quick) and len(token_ids) == 1:
             token_id = token_ids[0]
             if token_id < FIRST_CONTROL_ID:
                 text = self._texts[token_id]
                 if text:
+                    self._record(text)
                     return quick(text)
         events = self._feed_slowly(token_ids)
-        self._quick = self._quick_way()
+        self._choose_quick_way()
         return events
 
     def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
@@ -163,7 +178,7 @@ class KimiK3Parser:
         self._reasoning_tokens += len(self._recent)
         if self._may_retract:
             self._thought += self._recent
-        self._recent = []
+        self._recent.clear()
 
     def _respond(self, text: str, tokens: int) -> None:
         if text:
@@ -185,28 +200,26 @@ class KimiK3Parser:
 
     # The same for one ordinary token.
 
-    def _quick_way(self) -> EventsOf | None:
+    def _choose_quick_way(self) -> None:
         """Good until something else than a whole ordinary token comes."""
+        self._record, self._quick = _forget, None
         if self._detokenizer.pending:
-            return None
+            return
         if self._tag is not None:
-            return self._read_tag_quickly
-        if self._state is State.ARGUMENT:
-            return string_pieces_of(self._calls.index) if self._calls.in_string else None
-        if self._state is State.THINK:
-            return self._reason_quickly
-        return content_of if self._state is State.RESPONSE else None
-
-    def _reason_quickly(self, text: str) -> Sequence[OutputEvent]:
-        self._recent.append(text)
-        return reasoning_of(text)
+            self._quick = self._read_tag_quickly
+        elif self._state is State.THINK:
+            self._record, self._quick = self._recent.append, reasoning_of
+        elif self._state is State.RESPONSE:
+            self._quick = content_of
+        elif self._state is State.ARGUMENT and self._calls.in_string:
+            self._record, self._quick = self._calls.pieces.append, string_pieces_of(self._calls.index)
 
     def _read_tag_quickly(self, text: str) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         if self._tag is not None and not self._tag.feed(text, 1):
             self._events = events
             self._release_tag()
-            self._quick = self._quick_way()
+            self._choose_quick_way()
         return events
 
     # What control tokens do.
