@@ -19,6 +19,7 @@ Role = Literal["aggregated", "prefill", "decode"]
 EngineKind = Literal["auto", "vllm", "openai"]
 ToolCallIds = Literal["random", "name_index"]
 ReasoningEfforts = Literal["portable", "strict"]
+ConstrainedBy = Literal["worker", "prompt"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
@@ -73,6 +74,10 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
     model_format: Annotated[
         NonEmpty | None, Meta(description="Text protocol of the model; `model_format` above when left out")
     ] = None
+    constrained_by: Annotated[
+        ConstrainedBy | None,
+        Meta(description="What keeps answers to a form; `constrained_by` above when left out"),
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +102,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ReasoningEfforts,
         Meta(description="What becomes of efforts that the model does not have: the nearest, or refused"),
     ] = "portable"
+    constrained_by: Annotated[
+        ConstrainedBy,
+        Meta(
+            description="What keeps answers to a form: a grammar of the worker's tokenizer, or only the prompt"
+        ),
+    ] = "worker"
     context_length: Annotated[
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
     ] = 1_048_576
@@ -130,6 +141,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 name=pool.name,
                 tokenizer=pool.tokenizer or self.tokenizer,
                 model_format=pool.model_format or self.model_format,
+                constrained_by=pool.constrained_by or self.constrained_by,
             )
             for pool in pools
         ]

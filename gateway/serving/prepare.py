@@ -87,9 +87,16 @@ class Preparer:
     # Encoding
 
     def _encodings_for(self, fields: Fields) -> Sequence[Encoding]:
-        if len(self.encodings.all) == 1:
-            return self.encodings.all
-        return self.encodings.of_pools(self._limits.pools(fields.values["model"]))
+        chosen: Sequence[Encoding] = self.encodings.all
+        if len(chosen) > 1:
+            chosen = self.encodings.of_pools(self._limits.pools(fields.values["model"]))
+        if "structured_outputs" in fields.values:
+            # Nothing in the prompt says it: it is the worker's to keep, or nobody's.
+            chosen = [encoding for encoding in chosen if encoding.constrains]
+            if not chosen:
+                message = "`structured_outputs`: the workers of this model have no grammar."
+                raise bad_request(message, "structured_outputs", "unsupported_parameter")
+        return chosen
 
     def _chat(self, values: dict[str, Any]) -> Chat:
         return Chat(
@@ -119,7 +126,8 @@ class Preparer:
             tool_call_ids=self._settings.tool_call_ids,
         )
         counted = len(prompt.ids) - encoded.uncounted_tokens
-        return _Draft(Reading(encoding, options, counted), prompt, encoded.constraint)
+        constraint = encoded.constraint if encoding.constrains else None
+        return _Draft(Reading(encoding, options, counted), prompt, constraint)
 
     async def _encode_prompt(
         self, encoding: Encoding, prompt: str | list[Any]

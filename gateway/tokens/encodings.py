@@ -1,4 +1,4 @@
-"""The ways in which the fleet's pools turn chats into ids: pairs of a tokenizer and a model format."""
+"""The ways in which the fleet's pools turn chats into requests: tokenizer, model format, constraints."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from parsers.registry import get_format
 class Encoding:
     """One tokenizer with one model format, and the pools that share the pair."""
 
-    def __init__(self, tokenizer: Tokenizer, model_format: ModelFormat, pools: Collection[str]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        model_format: ModelFormat,
+        pools: Collection[str],
+        *,
+        constrains: bool = True,
+    ) -> None:
         self.tokenizer = tokenizer
         self.model_format = model_format
         self.pools = frozenset(pools)
+        self.constrains = constrains
+        """The workers can keep an answer to a grammar."""
         self._plain = PlainFormat(model_format.stop_token_ids)
 
     def __repr__(self) -> str:
@@ -41,17 +50,19 @@ class Encodings:
     @classmethod
     def load(cls, pools: Sequence[PoolSettings]) -> Encodings:
         """Loads each tokenizer once. Raises TokenizerError; the pools' settings are filled in."""
-        groups: dict[tuple[str | None, str | None], list[str]] = {}
+        groups: dict[tuple[str | None, str | None, str | None], list[str]] = {}
         for pool in pools:
-            groups.setdefault((pool.tokenizer, pool.model_format), []).append(pool.name)
+            kind = pool.tokenizer, pool.model_format, pool.constrained_by
+            groups.setdefault(kind, []).append(pool.name)
         tokenizers: dict[tuple[str | None, str], Tokenizer] = {}
         encodings = []
-        for (directory, format_name), names in groups.items():
+        for (directory, format_name, constrained_by), names in groups.items():
             model_format = get_format(format_name or "")
             key = directory, model_format.family
             if key not in tokenizers:
                 tokenizers[key] = Tokenizer.load(model_format, directory)
-            encodings.append(Encoding(tokenizers[key], model_format, names))
+            constrains = constrained_by != "prompt"
+            encodings.append(Encoding(tokenizers[key], model_format, names, constrains=constrains))
         return cls(encodings)
 
     def of_pools(self, pools: Collection[str]) -> Sequence[Encoding]:

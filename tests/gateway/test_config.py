@@ -61,6 +61,7 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("drain_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("tool_call_ids", '"name_index"', "random", "name_index", ("name_index", "random", "name_index")),
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
+    ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),
     ("max_body_bytes", "1", "2", "3", (1, 2, 3)),
     ("log_level", '"debug"', "error", "warning", ("debug", "error", "warning")),
 ]
@@ -96,6 +97,7 @@ name = "new"
 name = "old"
 model_format = "kimi_k3_rev_a"
 tokenizer = "/models/old"
+constrained_by = "worker"
 """
 
 
@@ -103,16 +105,23 @@ class TestPools:
     def test_without_any_there_is_one_with_the_settings(self, load: Load) -> None:
         settings = load('tokenizer = "/models/k3"\n[[workers]]\nurl = "http://a"').settings
         assert settings.effective_pools() == [
-            PoolSettings(name="default", tokenizer="/models/k3", model_format="kimi_k3")
+            PoolSettings(
+                name="default", tokenizer="/models/k3", model_format="kimi_k3", constrained_by="worker"
+            )
         ]
         assert settings.effective_workers()[0].pool == "default"
 
     def test_a_pool_takes_from_the_settings_what_it_leaves_out(self, load: Load) -> None:
-        resolved = load('tokenizer = "/models/k3"\n' + POOLS)
+        resolved = load('tokenizer = "/models/k3"\nconstrained_by = "prompt"' + POOLS)
         assert resolved.origins["pools"] == "file gw.toml:3"
         assert resolved.settings.effective_pools() == [
-            PoolSettings(name="new", tokenizer="/models/k3", model_format="kimi_k3"),
-            PoolSettings(name="old", tokenizer="/models/old", model_format="kimi_k3_rev_a"),
+            PoolSettings(name="new", tokenizer="/models/k3", model_format="kimi_k3", constrained_by="prompt"),
+            PoolSettings(
+                name="old",
+                tokenizer="/models/old",
+                model_format="kimi_k3_rev_a",
+                constrained_by="worker",
+            ),
         ]
 
     def test_a_worker_names_its_pool(self, load: Load) -> None:
@@ -144,7 +153,7 @@ class TestPools:
                 "[[pools]]\nname = 'a'\nmodel_format = 'k2'",
                 "gw.toml:3: model_format: expected one of kimi_k3, kimi_k3_rev_a, plain, got 'k2'",
             ),
-            (POOLS + "[[workers]]\nurl = 'http://a'", "gw.toml:8: pool: expected one of new, old, got ''"),
+            (POOLS + "[[workers]]\nurl = 'http://a'", "gw.toml:9: pool: expected one of new, old, got ''"),
             (
                 "[[workers]]\nurl = 'http://a'\npool = 'x'",
                 "gw.toml:3: pool: expected one of default, got 'x'",
