@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parsers.base import FormatError, OutputOptions
+from parsers.base import EncodedChat, FormatError, OutputOptions
 from simulator import chat_replies, errors, replies
 from simulator.chat_choice import ChatChoice
 from simulator.chat_requests import ChatBody, check_chat
@@ -21,21 +21,24 @@ class ChatExchange(Exchange):
         """Raises ApiError for a chat that cannot be served."""
         planner, tokens, self._model, _ = service
         check_chat(body, planner.context_length)
-        ids, thinking = chat_ids(body, planner, tokens)
-        generations = planner.plan(ids, body.sampling(), body.vllm_xargs, body.cache_salt, 0)
+        ids, encoded = chat_ids(body, planner, tokens)
+        sampling = body.sampling(encoded.constraint)
+        generations = planner.plan(ids, sampling, body.vllm_xargs, body.cache_salt, 0)
         request_id = f"chatcmpl-{header_id or body.request_id or new_id()}"
         super().__init__(request_id, engine, generations, len(ids))
         self._request = body
         self._tokens = tokens
         self._with_usage, self._always_usage = service.wants_usage(body.stream_options)
         options = OutputOptions(
-            thinking=thinking,
+            thinking=encoded.thinking,
             tools=body.tools,
             tool_choice=body.tool_choice,
             parallel_tool_calls=body.parallel_tool_calls,
         )
         self._texts = [self._text() for _ in generations]
-        self._choices = [ChatChoice(tokens, text.stream, options) for text in self._texts]
+        self._choices = [
+            ChatChoice(tokens, text.stream, options, sampling.stop_strings) for text in self._texts
+        ]
         self._opened = False
 
     def chunk(self, step: Step) -> bytes:
@@ -90,7 +93,6 @@ class ChatExchange(Exchange):
             skip_special=bool(body.skip_special_tokens) and not self._tokens.marked_up,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             ids_as_tokens=bool(body.return_tokens_as_token_ids),
-            stop=body.sampling().stop_strings,
         )
 
     def _opening(self) -> bytes:
@@ -160,8 +162,8 @@ class ChatExchange(Exchange):
         return None if None in counted else sum(count or 0 for count in counted)
 
 
-def chat_ids(body: ChatBody, planner: Planner, tokens: Tokens) -> tuple[list[int], bool]:
-    """A chat's prompt, and whether it ends inside the reasoning. Raises ApiError."""
+def chat_ids(body: ChatBody, planner: Planner, tokens: Tokens) -> tuple[list[int], EncodedChat]:
+    """A chat's prompt, and what its format says of it. Raises ApiError."""
     try:
         encoded = tokens.model_format.encode(body.chat())
     except FormatError as error:
@@ -169,4 +171,4 @@ def chat_ids(body: ChatBody, planner: Planner, tokens: Tokens) -> tuple[list[int
     ids = tokens.encode_segments(encoded.segments)
     if len(ids) >= planner.context_length:
         raise errors.completion_too_long(planner.context_length)
-    return ids, encoded.thinking
+    return ids, encoded

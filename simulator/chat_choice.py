@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from parsers.base import (
     ToolCallStart,
 )
 from simulator.generation import Step
-from simulator.tokens import TextStream, Tokens
+from simulator.tokens import StopHold, TextStream, Tokens
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -54,8 +54,13 @@ class Delta(msgspec.Struct, kw_only=True):
 class ChatChoice:
     """One choice, streamed step by step or read at once."""
 
-    def __init__(self, tokens: Tokens, text: TextStream, options: OutputOptions) -> None:
+    def __init__(
+        self, tokens: Tokens, text: TextStream, options: OutputOptions, stop: Sequence[str] = ()
+    ) -> None:
+        """`text` does not look for stop strings: a parser must have the text of each token at once."""
         self._parser = tokens.model_format.parser(options, text)
+        self._stop = stop
+        self._holds: dict[type[ReasoningDelta | ContentDelta], StopHold] = {}
         self._marked_up = tokens.marked_up
         self._open: Call | None = None
         self.called = False
@@ -92,10 +97,26 @@ class ChatChoice:
         self.called = bool(answer.tool_calls)
         return answer
 
-    def _events(self, step: Step) -> Iterable[OutputEvent]:
-        yield from self._parser.feed(step.ids)
+    def _events(self, step: Step) -> Sequence[OutputEvent]:
+        events = [*self._parser.feed(step.ids)]
         if step.last:
-            yield from self._parser.finish(step.generation.plan.finish_reason)
+            events += self._parser.finish(step.generation.plan.finish_reason)
+        if not self._stop:
+            return events
+        return [shown for event in events for shown in self._up_to_stop(event)]
+
+    def _up_to_stop(self, event: OutputEvent) -> Iterator[OutputEvent]:
+        """An event with less text, after what other events held back."""
+        kind = type(event)
+        for other, hold in self._holds.items():
+            if other is not kind and (rest := hold.flush()):
+                yield other(rest)
+        if not isinstance(event, ReasoningDelta | ContentDelta):
+            yield event
+            return
+        text = self._holds.setdefault(type(event), StopHold(self._stop)).push(event.text)
+        if text:
+            yield type(event)(text)
 
 
 def new_call_id() -> str:

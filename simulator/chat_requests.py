@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from parsers.base import Chat
+from parsers.base import Chat, Constraint
 from simulator import errors
 from simulator.errors import ApiError
 from simulator.output import Script
@@ -89,11 +89,12 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
             reasoning_effort=self.reasoning_effort,
             thinking=self.thinking,
             parallel_tool_calls=self.parallel_tool_calls,
+            structured_outputs=self.structured_outputs,
             template_kwargs=self.chat_template_kwargs or {},
         )
 
-    def sampling(self) -> Sampling:
-        """The sampling parameters."""
+    def sampling(self, constraint: Constraint | None = None) -> Sampling:
+        """The sampling parameters, with the constraint that the format made of what was asked for."""
         return Sampling(
             n=self.choices,
             max_tokens=self.limit,
@@ -104,7 +105,7 @@ class ChatBody(msgspec.Struct, frozen=True, kw_only=True):
             ignore_eos=self.ignore_eos,
             skip_special_tokens=self.skip_special_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
-            structured_outputs=self.structured_outputs,
+            structured_outputs=None if constraint is None else {constraint.kind: constraint.value},
         )
 
 

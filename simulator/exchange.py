@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from simulator import errors, replies
+from simulator.constraint import read_constraint
 from simulator.engine import Engine
 from simulator.generation import Generation, Leg, Step
 from simulator.kv.parameters import TransferParameters, remote_blocks
@@ -74,10 +75,9 @@ class Planner:
 
     def _plan(self, ids: list[int], sampling: Sampling, limits: Limits, digest: int) -> Plan:
         """What a worker says whose memory of the prompt has this digest."""
-        outputs = sampling.structured_outputs or {}
         view = read_prompt(ids, self._tokens)
-        wanted = write_script(view, self._tokens, outputs.get("json"), code=code_word(digest))
-        return self._cut(wanted, limits)
+        constraint = read_constraint(sampling.structured_outputs)
+        return self._cut(write_script(view, self._tokens, constraint, code_word(digest)), limits)
 
 
 class Service(NamedTuple):

@@ -41,7 +41,9 @@ class PromptView(msgspec.Struct, frozen=True, kw_only=True):
     quote: str
     """The beginning of the last user message, or of a plain prompt."""
     tools: Sequence[Tool]
-    """Declared functions; empty when calls are forbidden or their results are the newest message."""
+    """Declared functions; empty when calls are forbidden."""
+    answered: bool = False
+    """Whether the newest message is a call's result."""
     schema: Any = None
     """Of the JSON that the prompt asks for."""
 
@@ -71,6 +73,7 @@ def read_prompt(ids: Sequence[int], tokens: Tokens) -> PromptView:
         tokens=len(ids),
         quote=_clip(tokens.text(users[-1].body[:QUOTE_TOKENS])) if users else "",
         tools=_tools(messages, tokens),
+        answered=_answered(messages),
         schema=_schema(tokens.text(messages[-1].body)) if messages else None,
     )
 
@@ -100,10 +103,12 @@ def _until_last(ids: list[int], mark: int) -> list[int]:
     return ids[: len(ids) - 1 - ids[::-1].index(mark)] if mark in ids else ids
 
 
-def _tools(messages: list[_Message], tokens: Tokens) -> list[Tool]:
+def _answered(messages: list[_Message]) -> bool:
     spoken = [message for message in messages if message.role != "system"]
-    if spoken and spoken[-1].role == "tool":
-        return []
+    return bool(spoken) and spoken[-1].role == "tool"
+
+
+def _tools(messages: list[_Message], tokens: Tokens) -> list[Tool]:
     tools: list[Tool] = []
     for message in messages:
         if message.role == "system":

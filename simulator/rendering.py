@@ -75,7 +75,7 @@ class Renderer:
         request = decode_chat(body)
         self._check(request.model)
         check_chat(request, self._planner.context_length)
-        ids, thinking = chat_ids(request, self._planner, self._tokens)
+        ids, encoded = chat_ids(request, self._planner, self._tokens)
         shown: Json = {}
         if self._tokens.marked_up or request.tools:
             shown["skip_special_tokens"] = False
@@ -84,7 +84,7 @@ class Renderer:
         rendered = self._rendered("chatcmpl", ids, request, shown)
         if self._tokens.marked_up:
             kwargs = {"chat_template_kwargs": _template_kwargs(request)}
-            rendered |= {"reasoning_ended": not thinking, "reasoning_parser_kwargs": kwargs}
+            rendered |= {"reasoning_ended": not encoded.thinking, "reasoning_parser_kwargs": kwargs}
         return encode(rendered)
 
     def completion(self, body: bytes) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from parsers.base import Chat, Segment
+from simulator.constraint import ANYTHING, Wanted
 from simulator.prompt import PromptView, Tool
 from simulator.schema import example
 from simulator.tokens import Tokens
@@ -24,25 +25,30 @@ NO_CODE = "babab-babab"
 _QUESTION = {"role": "user", "content": "?"}
 
 
-def write_script(view: PromptView, tokens: Tokens, schema: Any = None, code: str = NO_CODE) -> list[int]:
+def write_script(
+    view: PromptView, tokens: Tokens, wanted: Wanted = ANYTHING, code: str = NO_CODE
+) -> list[int]:
     """The whole output for a prompt, its end token included.
 
-    `schema` asks for an answer that is JSON of that schema; so can the prompt itself. `code` stands for what
-    the worker has in memory: it goes into the reasoning, or into the answer of a worker that does not reason.
+    The answer is what a constraint or the prompt itself asks for. `code` stands for what the worker has in
+    memory: it goes into the reasoning, or into the answer of a worker that does not reason.
     """
+    if wanted.schema is None and view.schema is not None:
+        wanted = msgspec.structs.replace(wanted, schema=view.schema)
     if view.channel == "text":
         text = f" and so on, says a simulated worker about “{view.quote}”, which it knows as {code}."
-        return [*tokens.encode(text), tokens.end_id]
-    schema = view.schema if schema is None else schema
+        return [*tokens.encode(_constrained(view, wanted) or text), tokens.end_id]
     if view.channel != "think":
         view = msgspec.structs.replace(view, quote=f"{view.quote} ({code})")
+    content = _constrained(view, wanted)
     turn: dict[str, Any] = {
         "role": "assistant",
         "reasoning_content": _reasoning(view, code),
-        "content": _content(view, schema),
+        "content": _echo(view) if content is None else content,
     }
-    if view.tools and schema is None:
-        turn |= {"content": "", "tool_calls": [_call(view)]}
+    tools = [tool for tool in view.tools if wanted.tools is None or tool["name"] in wanted.tools]
+    if tools and (wanted.must_call or (content is None and not view.answered)):
+        turn |= {"content": content or "", "tool_calls": [_call(view, tools)]}
     return turn_ids(turn, tokens, thinking=view.channel == "think")
 
 
@@ -75,17 +81,12 @@ def _after(prompt: Sequence[Segment], whole: Sequence[Segment]) -> Sequence[Segm
     return whole[len(prompt) :]
 
 
-def _call(view: PromptView) -> dict[str, Any]:
-    tool = _choose(view)
+def _call(view: PromptView, tools: Sequence[Tool]) -> dict[str, Any]:
+    """A call of the tool that the user names, else of the first."""
+    tool = next((tool for tool in tools if tool["name"] in view.quote), tools[0])
     arguments = example(tool.get("parameters") or {"type": "object"}, view.quote or "something")
     text = json.dumps(arguments if isinstance(arguments, dict) else {}, ensure_ascii=False)
     return {"id": "call_0", "type": "function", "function": {"name": tool["name"], "arguments": text}}
-
-
-def _choose(view: PromptView) -> Tool:
-    """The tool that the user names, else the first."""
-    named = [tool for tool in view.tools if tool["name"] in view.quote]
-    return (named or list(view.tools))[0]
 
 
 def _reasoning(view: PromptView, code: str) -> str:
@@ -95,7 +96,12 @@ def _reasoning(view: PromptView, code: str) -> str:
     )
 
 
-def _content(view: PromptView, schema: Any) -> str:
-    if schema is not None:
-        return json.dumps(example(schema, view.quote), ensure_ascii=False)
+def _constrained(view: PromptView, wanted: Wanted) -> str | None:
+    """What the content has to be; None for anything."""
+    if wanted.schema is not None:
+        return json.dumps(example(wanted.schema, view.quote), ensure_ascii=False)
+    return wanted.text
+
+
+def _echo(view: PromptView) -> str:
     return f"You said “{view.quote}”. This is a simulated worker, so here is an echo: {view.quote} ✓"

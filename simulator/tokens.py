@@ -89,23 +89,50 @@ class _NotById(Sequence[str | None]):
 _NOT_BY_ID = _NotById()
 
 
+class StopHold:
+    """Text up to a stop string: what could begin one is held back until that is settled."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = stop
+        self._most = max(map(len, stop), default=1) - 1
+        self._held = ""
+        self._stopped = False
+
+    def push(self, text: str) -> str:
+        """Text that is certain now."""
+        if not self._stop:
+            return text
+        if self._stopped:
+            return ""
+        whole = self._held + text
+        found = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
+        if found:
+            self._stopped, self._held = True, ""
+            return whole[: min(found)]
+        keep = len(whole) - min(self._most, len(whole))
+        self._held = whole[keep:]
+        return whole[:keep]
+
+    def flush(self) -> str:
+        """What is held back."""
+        rest, self._held = self._held, ""
+        return rest
+
+
 class TextStream:
     """Ids of one choice to text, token by token; a `parsers.base.Detokenizer`.
 
     A character comes out when its last byte is in; bytes that make none wait for the next token, and at the
     end of an output they are gone. The end token never becomes text; other control tokens do unless
-    `skip_special`. Text from a stop string on is left out, so as much of it as could begin one is held back.
+    `skip_special`. Text from a stop string on is left out.
     """
 
     def __init__(self, tokens: Tokens, *, skip_special: bool, stop: Sequence[str] = ()) -> None:
         self._tokens = tokens
         self._skip_special = skip_special
-        self._stop = stop
-        self._hold = max(map(len, stop), default=1) - 1
+        self._hold = StopHold(stop)
         self.texts: Sequence[str | None] = _NOT_BY_ID
         self.pending = b""
-        self._held = ""
-        self._stopped = False
 
     def push(self, token_id: int) -> str:
         """Text that became certain with this token."""
@@ -115,11 +142,11 @@ class TextStream:
         if text.endswith(HALF):
             return ""
         self.pending = b""
-        return self._pass(text)
+        return self._hold.push(text)
 
     def flush(self) -> str:
         """What is held back, invalid bytes as U+FFFD."""
-        rest, self.pending, self._held = self._held + self.pending.decode("utf-8", "replace"), b"", ""
+        rest, self.pending = self._hold.flush() + self.pending.decode("utf-8", "replace"), b""
         return rest
 
     def steps(self, ids: Iterable[int], *, last: bool) -> str:
@@ -129,20 +156,6 @@ class TextStream:
             return text
         self.pending = b""
         return text + self.flush()
-
-    def _pass(self, text: str) -> str:
-        if not self._stop:
-            return text
-        whole = self._held + text
-        if self._stopped:
-            return ""
-        found = [place for stop in self._stop if (place := whole.find(stop)) >= 0]
-        if found:
-            self._stopped, self._held = True, ""
-            return whole[: min(found)]
-        keep = len(whole) - min(self._hold, len(whole))
-        self._held = whole[keep:]
-        return whole[:keep]
 
     def _hidden(self, token_id: int) -> bool:
         if token_id in self._tokens.end_ids:
