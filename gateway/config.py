@@ -104,9 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "portable"
     constrained_by: Annotated[
         ConstrainedBy,
-        Meta(
-            description="What keeps answers to a form: a grammar of the worker's tokenizer, or only the prompt"
-        ),
+        Meta(description="What keeps answers to a form: a grammar of the worker, or only the prompt"),
     ] = "worker"
     context_length: Annotated[
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")

@@ -101,9 +101,9 @@ _number, _count, _text = _is((int, float), "a number"), _is(int, "a number"), _i
 
 
 def _type(value: Any, schema: Mapping[str, Any]) -> str | None:
-    names = value if isinstance(value, list) else [value]
-    wrong = next((name for name in names if name not in _TYPES), None) if names else value
-    return None if wrong is None else f"there is no type {wrong!r}"
+    names = value if isinstance(value, list) and value else [value]
+    wrong = [name for name in names if not isinstance(name, str) or name not in _TYPES]
+    return f"there is no type {wrong[0]!r}" if wrong else None
 
 
 def _unique(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -115,7 +115,7 @@ def _all_of(value: Any, schema: Mapping[str, Any]) -> str | None:
 
 
 def _format(value: Any, schema: Mapping[str, Any]) -> str | None:
-    if value not in _FORMATS:
+    if not isinstance(value, str) or value not in _FORMATS:
         return f"the format {value!r} cannot be enforced"
     return _with_lengths(schema)
 

@@ -48,11 +48,6 @@ def resolve_thinking(chat: Chat) -> Thinking:
         return Thinking(False, None)
     if effort == _OFF:
         effort = "max"
-    if effort is not None and effort not in _TEMPLATE_EFFORTS:
-        raise FormatError(
-            f"thinking_effort {effort!r} is not supported; it is one of low, high, max",
-            "chat_template_kwargs.thinking_effort",
-        )
     return Thinking(True, effort)
 
 
@@ -77,11 +72,19 @@ def _effort(chat: Chat, config: Mapping[str, Any]) -> str | None:
     if chat.reasoning_effort is not None:
         return _portable(chat, chat.reasoning_effort, "reasoning_effort")
     if "thinking_effort" in kwargs:
-        effort = kwargs["thinking_effort"]
-        return effort if effort is None else str(effort)
+        return _of_template(kwargs["thinking_effort"])
     if kwargs.get("reasoning_effort") is not None:
         return _portable(chat, kwargs["reasoning_effort"], "chat_template_kwargs.reasoning_effort")
     return "max"
+
+
+def _of_template(effort: object) -> str | None:
+    if effort is None or (isinstance(effort, str) and effort in _TEMPLATE_EFFORTS):
+        return effort
+    raise FormatError(
+        f"thinking_effort {effort!r} is not supported; it is one of low, high, max",
+        "chat_template_kwargs.thinking_effort",
+    )
 
 
 def _portable(chat: Chat, effort: object, param: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from parsers.answer import Answer
 from parsers.base import Finish, OutputEvent, ToolArgumentsDelta, ToolCallStart
 from tests.parsers.kimi_k3.material import (
     END,
+    GROUPS,
     TOKENIZER,
     TOOLS,
     answer_of,
@@ -331,3 +333,46 @@ class TestIds:
 
     def test_they_can_be_name_and_index(self) -> None:
         assert self.ids(tool_call_ids="name_index") == ["run:0", "run:1"]
+
+
+class TestFinishedCalls:
+    @staticmethod
+    def finished(markup: str, size: int) -> list[tuple[str, Any]]:
+        reader = parser(tools=TOOLS)
+        for piece in grouped(ids_of(markup), size):
+            reader.feed(piece)
+        reader.finish("stop")
+        return [tuple(call) for call in reader.finished_calls()]
+
+    @pytest.mark.parametrize("size", GROUPS)
+    def test_they_hold_the_values_that_a_reader_of_the_arguments_gets(self, size: int) -> None:
+        markup = turn(
+            "hm",
+            "",
+            tools(
+                call(
+                    "run",
+                    argument("text", 'a long "text" with \\ and \n in it'),
+                    argument("n", "1e2", "number"),
+                    argument("odd", "NaN", "number"),
+                    argument("n", "[1, 2]", "array"),
+                    argument("empty", ""),
+                ),
+                call("run", tag("json", type="object") + '{"a": 1}' + end("json")),
+                call("run", tag("json", type="object") + "{" + end("json")),
+                call("run"),
+            ),
+        )
+        assert self.finished(markup, size) == [
+            ("run", {"text": 'a long "text" with \\ and \n in it', "n": [1, 2], "odd": "NaN", "empty": ""}),
+            ("run", {"a": 1}),
+            ("run", None),
+            ("run", {}),
+        ]
+
+    @pytest.mark.parametrize("size", GROUPS)
+    def test_a_call_that_is_cut_or_hidden_is_none(self, size: int) -> None:
+        whole = turn("", "", tools(call("run", argument("a", "b")), call("run", argument("c", "d"))))
+        assert [value for _, value in self.finished(whole, size)] == [{"a": "b"}, {"c": "d"}]
+        cut = whole[: whole.rindex("d<|close|>")]
+        assert [value for _, value in self.finished(cut, size)] == [{"a": "b"}]

@@ -96,3 +96,24 @@ def test_what_does_not_exist_is_refused_by_name(fields: dict[str, Any], param: s
     with pytest.raises(FormatError) as refusal:
         resolve(**fields)
     assert refusal.value.param == param
+
+
+class TestStrictEfforts:
+    @pytest.mark.parametrize("effort", ["low", "high", "max"])
+    def test_what_the_model_has_is_taken(self, effort: str) -> None:
+        assert resolve(reasoning_effort=effort, strict_efforts=True) == Thinking(True, effort)
+
+    @pytest.mark.parametrize("effort", ["none", "minimal", "medium", "xhigh", "silly", ""])
+    def test_what_it_does_not_have_is_refused_wherever_it_comes(self, effort: str) -> None:
+        for fields, param in (
+            ({"reasoning_effort": effort}, "reasoning_effort"),
+            ({"thinking": {"effort": effort}}, "thinking.effort"),
+            (kwargs(reasoning_effort=effort), "chat_template_kwargs.reasoning_effort"),
+            (kwargs(thinking_effort=effort), "chat_template_kwargs.thinking_effort"),
+        ):
+            with pytest.raises(FormatError) as caught:
+                resolve(strict_efforts=True, **fields)
+            assert caught.value.param == param
+
+    def test_thinking_can_still_be_switched_off(self) -> None:
+        assert resolve(thinking={"type": "disabled"}, strict_efforts=True) == OFF
