@@ -134,7 +134,7 @@ def test_every_variable_in_the_project_is_a_setting_or_listed_as_none() -> None:
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*")):
         if path.suffix in (".py", ".sh", ".yaml", ".toml") and path != own_tests:
             for name in re.findall(r"\bKVGATEWAY_[A-Z0-9_]*[A-Z0-9]\b", path.read_text()):
-                assert name in known, f"{path.relative_to(ROOT)} uses {name}"
+                assert name in known, f"{path.relative_to(ROOT)} uses {name}, which OTHER_ENV lacks"
 
 
 def test_the_changelog_has_the_version(project: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from gateway.settings.toml_lines import Path, key_lines
 
 CONFIG_ENV = ENV_PREFIX + "CONFIG"
 OTHER_ENV = frozenset(
-    ENV_PREFIX + name for name in ("CONFIG", "K3_TOKENIZER", "LIVE_CACHE", "PEERS", "SHARED")
+    ENV_PREFIX + name
+    for name in ("CONFIG", "K3_TOKENIZER", "LIVE_CACHE", "PEERS", "SHARED", "SMG", "VLLM_ROUTER")
 )
 """Variables that are not settings: the file's name, and what tests and load tests read."""
 
