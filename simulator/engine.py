@@ -10,6 +10,7 @@ from contextlib import suppress
 from simulator import errors
 from simulator.cache import Event, KVCache
 from simulator.clock import Timing
+from simulator.errors import ApiError
 from simulator.faults import Faults
 from simulator.generation import Generation, Step
 from simulator.handoff import Handoff
@@ -33,16 +34,16 @@ class Outbox:
     """Steps on their way from the engine to one request."""
 
     def __init__(self) -> None:
-        self._steps: list[Step | BaseException] = []
+        self._steps: list[Step | ApiError] = []
         self._waiter: asyncio.Future[None] | None = None
 
-    def put(self, step: Step | BaseException) -> None:
+    def put(self, step: Step | ApiError) -> None:
         """Add a step, or what ends the request."""
         self._steps.append(step)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def take(self) -> list[Step | BaseException]:
+    async def take(self) -> list[Step | ApiError]:
         """All there is, at least one."""
         while not self._steps:
             self._waiter = asyncio.get_running_loop().create_future()
@@ -97,7 +98,7 @@ class Engine:
             left = len(jobs)
             while left:
                 for step in await outbox.take():
-                    if isinstance(step, BaseException):
+                    if isinstance(step, ApiError):
                         raise step
                     left -= step.last
                     yield step
@@ -169,10 +170,10 @@ class Engine:
                 await asyncio.sleep(max(0.0, end - loop.time()))
                 await self._faults.thawed()
                 self._finish(batch)
-        except Exception as error:
+        except Exception:
             log.exception("the engine failed")
             for outbox in self._outboxes.values():
-                outbox.put(error)
+                outbox.put(errors.internal())
 
     async def _idle(self, batch: Batch, now: float) -> None:
         """Wait until a job is due that was not at `now`, when the batch was planned, or something changes."""
