@@ -137,7 +137,7 @@ def kill_prefill_between_the_legs(pair: Pair, story: Story) -> None:
             for name in futures:
                 assert held.acquire(timeout=20.0), f"{name}: a decode leg did not come"
             pair.prefill.kill()
-            fronts = {"pair": pair.pair, "mixed": pair.mixed}
+            fronts = {"mixed": pair.mixed, "pair": pair.pair}
             story.at_once = {name: asked(pair, front, 4) for name, front in fronts.items()}
         story.between = {name: future.result(WAIT_SECONDS) for name, future in futures.items()}
         story.without_prefill = [asked(pair, pair.pair, 10 + number) for number in range(3)]
