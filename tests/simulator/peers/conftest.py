@@ -16,7 +16,8 @@ from loadtests.processes import Child, free_ports
 from tests.simulator.peers.asking import MODEL, Asked, ask, is_up
 
 ROOT = Path(__file__).resolve().parents[3]
-SETUP = ROOT / "loadtests/peers/setup.sh"
+PEERS_SETUP = ROOT / "loadtests/peers/setup.sh"
+SMG_SETUP = ROOT / "tests/simulator/peers/setup_smg.sh"
 READY_SECONDS = 60.0
 
 Start = Callable[..., Asked]
@@ -69,13 +70,13 @@ def router(processes: Callable[[str, list[str]], Child]) -> Start:
 @pytest.fixture(scope="session")
 def vllm_router() -> str:
     """The command of vllm-router."""
-    return _installed("vllm_router/bin/vllm-router", "KVGATEWAY_VLLM_ROUTER")
+    return _installed("KVGATEWAY_VLLM_ROUTER", PEERS_SETUP, "vllm_router/bin/vllm-router")
 
 
 @pytest.fixture(scope="session")
 def smg() -> str:
     """The command of SMG."""
-    return _installed("smg/bin/smg", "KVGATEWAY_SMG")
+    return _installed("KVGATEWAY_SMG", SMG_SETUP, "bin/smg")
 
 
 @pytest.fixture(params=["inline", "nixl"])
@@ -88,15 +89,15 @@ def transport(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def _installed(path: str, variable: str) -> str:
-    """A peer's command: named in the environment, else where the peers' setup puts it."""
+def _installed(variable: str, setup: Path, path: str) -> str:
+    """A router's command: named in the environment, else where a setup script puts it."""
     named = os.environ.get(variable)
     if named:
         return named
-    where = subprocess.run([str(SETUP), "--where"], capture_output=True, text=True, check=True)
+    where = subprocess.run([str(setup), "--where"], capture_output=True, text=True, check=True)
     command = Path(where.stdout.strip()) / path
     if not command.exists():
-        pytest.skip(f"no {command}: run {SETUP.relative_to(ROOT)}, or name the command in {variable}")
+        pytest.skip(f"no {command}: run {setup.relative_to(ROOT)}, or name the command in {variable}")
     return str(command)
 
 
