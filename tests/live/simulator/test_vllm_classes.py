@@ -1,15 +1,13 @@
-"""vLLM's own classes decode what a simulated worker sends. Needs a virtual environment with vLLM in it."""
+"""vLLM's own classes decode what a simulated worker sends."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import zmq
 import zmq.asyncio
 
@@ -23,17 +21,7 @@ GROUPS = ["attention", "attention+mamba", "attention+sliding_window:64*3", "mla+
 PATIENCE = 180
 
 
-@pytest.fixture(scope="module")
-def vllm_python() -> Path:
-    """The interpreter of the newest environment that scripts/live_setup.sh made."""
-    cache = os.environ.get("KVGATEWAY_LIVE_CACHE") or Path.home() / ".cache/kvgateway"
-    found = sorted(Path(cache).glob("live-*/venv/bin/python"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        pytest.skip(f"no environment with vLLM in {cache}: run scripts/live_setup.sh")
-    return found[-1]
-
-
-async def test_events_and_handshake(vllm_python: Path) -> None:
+async def test_events_and_handshake(home: Path) -> None:
     messages: list[Message] = []
     for groups in GROUPS:
         messages += await _traffic(groups)
@@ -42,7 +30,7 @@ async def test_events_and_handshake(vllm_python: Path) -> None:
         "events": [message.frames[-1].hex() for message in messages],
         "handshake": handshake.hex(),
     }
-    decoded = _decoded(vllm_python, asked)
+    decoded = _decoded(home / "venv/bin/python", asked)
     for message, batch in zip(messages, decoded["batches"], strict=True):
         assert batch["rank"] == 0
         for sent, event in zip(message.events, batch["events"], strict=True):
