@@ -163,7 +163,7 @@ def _call(tool: _Tool) -> Format:
     return sequence(
         token(OPEN_ID),
         const(f'call tool="{escape_attribute(tool.name)}" index="'),
-        regex("[0-9]+"),
+        regex("[0-9]{1,5}"),
         const('"'),
         token(SEP_ID),
         *_arguments(tool),

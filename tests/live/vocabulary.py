@@ -57,6 +57,10 @@ class Vocabulary:
         """Ids of model output, markers as control tokens."""
         return self._encoding.encode(text, allowed_special="all")
 
+    def ordinary(self, text: str) -> list[int]:
+        """Ids of text; markers in it are spelled."""
+        return self._encoding.encode_ordinary(text)
+
     def text(self, ids: Sequence[int]) -> str:
         """What ids without markers say; bytes that are no UTF-8 become replacement characters."""
         return b"".join(self._encoding.decode_tokens_bytes(list(ids))).decode("utf-8", "replace")
