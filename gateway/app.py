@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_SECONDS = 75.0
 POLL_SECONDS = 0.05
+CUT_OFF_SECONDS = 0.3
+"""For the error frames of streams that are cut off to go out."""
 GC_THRESHOLDS = (10_000, 20, 50)
 """Requests leave few cycles behind; the default of 700 looks for them every few requests."""
 
@@ -111,4 +113,6 @@ async def _drain(services: Services) -> None:
     while metrics.in_flight and time.monotonic() < deadline:  # noqa: ASYNC110 - asked once in a lifetime
         await asyncio.sleep(POLL_SECONDS)
     if metrics.in_flight:
-        logger.warning("%d requests were cut off after %g s", metrics.in_flight, limit)
+        logger.warning("%d requests are cut off after %g s", metrics.in_flight, limit)
+        services.dispatcher.cut_off("the gateway shut down")
+        await asyncio.sleep(CUT_OFF_SECONDS)

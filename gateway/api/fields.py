@@ -84,8 +84,6 @@ CHAT: dict[str, checks.Check] = {
 
 COMPLETION: dict[str, checks.Check] = {
     "prompt": checks.prompt,
-    "echo": _boolean,
-    "suffix": checks.text(),
     "structured_outputs": _object,
 }
 
@@ -132,6 +130,8 @@ UNSUPPORTED = {
     "top_logprobs": "log probabilities are not supported",
     "prompt_logprobs": "log probabilities are not supported",
     "best_of": "only the completions that are asked for are generated",
+    "echo": "the prompt is not repeated",
+    "suffix": "insertion is not supported",
     "functions": "use `tools`",
     "function_call": "use `tool_choice`",
     "use_beam_search": "beam search is not supported",
@@ -157,7 +157,7 @@ def steers(name: str) -> bool:
 
 
 _split = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_EMPTY = (b"null", b"false", b"0")
+_EMPTY = (b"null", b"false", b"0", b'""', b"[]")
 
 
 def read_fields(body: bytes, table: Mapping[str, Field]) -> Fields:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api import info, route
 from gateway.api.errors import body_of, from_engine
@@ -93,6 +94,8 @@ def _request_error(request: web.Request, error: Exception) -> RequestError:
         return from_engine(error)
     if isinstance(error, web.HTTPException):
         return _http_error(request, error)
+    if isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
+        return RequestError(400, "The request body cannot be decoded.", code="invalid_body")
     logger.error("request failed", exc_info=error)
     return RequestError(500, "Internal error.", code="internal_error")
 

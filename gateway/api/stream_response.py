@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from gateway.api.sse import chunked
 
@@ -99,6 +99,8 @@ async def stream_answer(
 ) -> web.StreamResponse:
     """Send a stream whose first event is ready; `tail` waits for the end and gives the last bytes."""
     response = EventStreamResponse(headers)
+    if request.version < HttpVersion11:
+        response.force_close()  # only the connection's end tells such a client where the stream ends
     await response.prepare(request)
     await _write_first(response, renderer.take(), flow)
     writer = ClientWriter(request, flow)

@@ -21,6 +21,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """The prompt's ids, comma-joined, without brackets: what a worker's JSON body needs."""
     prompt_tokens: int
     dp_rank: int | None = None
+    usage_on_every_chunk: bool = False
+    """The stream may be ended before its end, where usage would come."""
     sampling: Mapping[str, bytes] = {}
     """Sampling parameters by the names of vLLM's OpenAI API, each value as the JSON text the client sent."""
     top_level: Mapping[str, bytes] = {}

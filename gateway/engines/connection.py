@@ -18,6 +18,8 @@ import httptools
 
 MAX_IDLE_CONNECTIONS = 512
 CONNECT_TIMEOUT_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
+"""How long an exchange with a worker that has been taken out may stay without a byte."""
 
 
 class ConnectionLostError(ConnectionError):
@@ -63,6 +65,7 @@ class HttpConnection(asyncio.Protocol):
         self._received = False
         self._paused = False
         self._keep_alive = False
+        self._last_read = 0.0
 
     def send(self, head: bytes, body: Sequence[bytes], receiver: ResponseReceiver) -> None:
         """Start an exchange; `body` pieces are written as they are."""
@@ -71,6 +74,8 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._received = self._keep_alive = False
+        self._last_read = self._pool.loop.time()
+        self._pool.busy.add(self)
         self._transport.writelines((head, *body))
 
     def pause(self) -> None:
@@ -82,6 +87,11 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None and self._paused:
             self._paused = False
             self._transport.resume_reading()
+
+    def lose_if_silent(self, seconds: float) -> None:
+        """Fail an exchange in which nothing has come for that long."""
+        if self._pool.loop.time() - self._last_read >= seconds:
+            self._lose(f"nothing came for {seconds:g} s from a worker that is down")
 
     def abort(self) -> None:
         """Drop the exchange and the connection; the worker sees a client that left."""
@@ -100,6 +110,7 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         self._received = True
+        self._last_read = self._pool.loop.time()
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -136,6 +147,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _recycle(self) -> None:
         self._parser = None
+        self._pool.busy.discard(self)
         if self._transport is None or self._transport.is_closing():
             return
         self.resume()
@@ -166,6 +178,9 @@ class ConnectionPool:
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
         self._prefix = parts.path.rstrip("/")
         self._netloc = parts.netloc.rpartition("@")[2]
+        self.loop = asyncio.get_running_loop()
+        self.busy: set[HttpConnection] = set()
+        """Connections with an exchange under way."""
         self._idle: deque[HttpConnection] = deque()
         self._closed = False
 
@@ -190,9 +205,8 @@ class ConnectionPool:
 
     async def new_connection(self) -> HttpConnection:
         """Raises OSError (TimeoutError included)."""
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-            _, connection = await loop.create_connection(
+            _, connection = await self.loop.create_connection(
                 lambda: HttpConnection(self), self._host, self._port, ssl=self._ssl
             )
         return connection
@@ -204,12 +218,23 @@ class ConnectionPool:
             connection.abort()
 
     def forget(self, connection: HttpConnection) -> None:
+        self.busy.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def close(self) -> None:
-        """Close what is idle, and what is in use as soon as its exchange is over."""
+        """Close what is idle, and what is in use as soon as its exchange is over or has gone silent.
+
+        A frozen worker keeps its connections open and never says another word.
+        """
         self._closed = True
+        self._lose_silent()
         for connection in list(self._idle):
             connection.abort()
         self._idle.clear()
+
+    def _lose_silent(self) -> None:
+        for connection in list(self.busy):
+            connection.lose_if_silent(SILENCE_SECONDS)
+        if self.busy:
+            self.loop.call_later(SILENCE_SECONDS, self._lose_silent)

@@ -21,6 +21,10 @@ Endpoint = Literal["generate", "completions"]
 PATHS: dict[Endpoint, str] = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
 
 STREAMED = b'"stream":true,"stream_options":{"include_usage":true}'
+FAILURES = ("abort", "error")
+"""Finish reasons that say that there is no answer."""
+
+EVERY_CHUNK = b'"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
 WHOLE = b'"stream":false'
 
 GENERATE_NAMES = {"vllm_xargs": "extra_args"}
@@ -87,6 +91,8 @@ class VllmCall(Exchange):
             elif choice.token_ids is None and choice.text:
                 sink.on_text(choice.index, choice.text)
             if choice.finish_reason is not None:
+                if choice.finish_reason in FAILURES:
+                    raise EngineError(f"the worker ended with {choice.finish_reason!r}", retryable=True)
                 self._finished = True
                 sink.on_finish(choice.index, choice.finish_reason, choice.stop_reason)
         if chunk.usage is not None:
@@ -96,7 +102,7 @@ class VllmCall(Exchange):
         self._sink.flush()
 
     def check_complete(self) -> str | None:
-        if self._finished or self._ended:
+        if self._finished and self._ended:
             return None
         return "the worker ended the stream before it was finished"
 
@@ -110,7 +116,8 @@ class VllmEngine:
 
     async def start(self, request: EngineRequest, sink: TokenSink) -> VllmCall:
         call = VllmCall(sink)
-        await call.open(self._pool, PATHS[self.endpoint], self._body(request, STREAMED), _headers(request))
+        delivery = EVERY_CHUNK if request.usage_on_every_chunk else STREAMED
+        await call.open(self._pool, PATHS[self.endpoint], self._body(request, delivery), _headers(request))
         return call
 
     async def prefill(self, request: EngineRequest) -> PrefillAnswer:

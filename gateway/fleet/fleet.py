@@ -50,7 +50,6 @@ class Fleet:
         self._wake = {name: asyncio.Event() for name in self.workers}
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
-        self._known_models: dict[str, int | None] = {}
         self._pools: dict[str, frozenset[str]] = {}
         """By model."""
 
@@ -115,15 +114,17 @@ class Fleet:
 
     def knows(self, model: str) -> bool:
         """Some worker serves the model, or did."""
-        return model in self._known_models
+        return model in self._pools
 
     @property
     def has_known_models(self) -> bool:
-        return bool(self._known_models)
+        return bool(self._pools)
 
     def context_length(self, model: str) -> int | None:
         """The smallest context among the workers that serve the model, in tokens."""
-        return self._known_models.get(model)
+        profiles = (worker.profile for worker in self.workers.values())
+        lengths = (each.context_length for each in profiles if each and model in each.models)
+        return min((length for length in lengths if length), default=None)
 
     def pools(self, model: str) -> frozenset[str]:
         """Pools with a worker that serves the model, or did."""
@@ -161,8 +162,6 @@ class Fleet:
         worker.profile, worker.state, worker.reason = profile, WorkerState.READY, "ready"
         worker.engine = _engine(worker.settings.url, profile)
         for model in profile.models:
-            lengths = (self._known_models.get(model), profile.context_length)
-            self._known_models[model] = min((length for length in lengths if length), default=None)
             self._pools[model] = self.pools(model) | {worker.settings.pool}
         self._router.add_worker(
             WorkerInfo(

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.handoff.base import Handoff, HandoffError
+from gateway.serving.errors import bad_request
 from gateway.serving.generation import GenerationFactory
 from gateway.serving.inflight import InFlight
 from gateway.serving.job import Job
@@ -51,6 +52,12 @@ class Dispatcher:
         self._engines = engines
         self._handoff = handoff
         self._metrics = metrics
+        self._flights: set[InFlight] = set()
+
+    def cut_off(self, reason: str) -> None:
+        """End every request that is under way, streams with an error frame."""
+        for flight in list(self._flights):
+            flight.cut_off(EngineError(reason))
 
     async def open(self, job: Job, generation: GenerationFactory) -> InFlight:
         """Running, with its first output there. The caller closes it. Raises NoWorkerError, EngineError."""
@@ -97,14 +104,25 @@ class Dispatcher:
     def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
         """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
         pair = self._router.prefers_pair(route_request(job, "aggregated", failed))
-        role: Role = "decode" if pair else "aggregated"
+        several = pair and job.choices > 1
+        role: Role = "decode" if pair and not several else "aggregated"
         try:
             placement = self._router.route(route_request(job, role, failed))
         except NoWorkerError:
             if failure is not None:
                 raise failure from None
+            if several:
+                # Each choice would use the KV handle, which is good for one.
+                raise bad_request("`n` above 1 needs a worker that prefills and decodes.", "n") from None
             raise
-        return InFlight(self._router, placement, self._metrics, job.started, pair=pair)
+        return InFlight(
+            self._router,
+            placement,
+            self._metrics,
+            job.started,
+            pair=pair and not several,
+            group=self._flights,
+        )
 
     async def _start(
         self, flight: InFlight, job: Job, generation: GenerationFactory, failed: frozenset[str]
@@ -146,7 +164,7 @@ class Dispatcher:
                     raise _PrefillFailedError(error, failed) from None
             except HandoffError as error:
                 self._metrics.handles_dropped += 1
-                raise _PrefillFailedError(EngineError(str(error))) from None
+                raise _PrefillFailedError(EngineError(str(error), retryable=True)) from None
             finally:
                 flight.prefill_ended(cached)
 
@@ -202,4 +220,5 @@ def _engine_request(job: Job, placement: Placement) -> EngineRequest:
         sampling=job.sampling,
         top_level=job.top_level,
         constraint=job.constraint,
+        usage_on_every_chunk=job.may_stop_early,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.engines.base import EngineCall, EngineClient, EngineRequest
+from gateway.engines.base import EngineCall, EngineClient, EngineError, EngineRequest
 from gateway.serving.generation import Generation, GenerationFactory
 from gateway.telemetry.metrics import Metrics
 from router.messages import FirstToken, Placement, Release
@@ -19,8 +19,19 @@ class InFlight:
     """
 
     def __init__(
-        self, router: Router, placement: Placement, metrics: Metrics, started: float, *, pair: bool
+        self,
+        router: Router,
+        placement: Placement,
+        metrics: Metrics,
+        started: float,
+        *,
+        pair: bool,
+        group: set[InFlight],
     ) -> None:
+        """`group` holds the flight until it is closed."""
+        group.add(self)
+        self._group = group
+        self._cut_off: EngineError | None = None
         self.placement = placement
         self.pair = pair
         self.prefill: Placement | None = None
@@ -50,6 +61,8 @@ class InFlight:
             call.abort()
         call.done.add_done_callback(self._on_done)
         await self._output
+        if self._cut_off is not None:
+            raise self._cut_off
         if call.done.done():
             call.done.result()
 
@@ -57,7 +70,16 @@ class InFlight:
         """The end of the generation. Raises EngineError."""
         assert self._call is not None
         await self._ended
+        if self._cut_off is not None:
+            raise self._cut_off
         self._call.done.result()
+
+    def cut_off(self, error: EngineError) -> None:
+        """End it now, with this failure."""
+        self._cut_off = error
+        if self._call is not None:
+            self._call.abort()
+        self._on_done(None)
 
     def pause(self) -> None:
         if self._call is not None:
@@ -72,6 +94,7 @@ class InFlight:
         if self._closed:
             return
         self._closed = True
+        self._group.discard(self)
         if self._call is not None:
             self._call.abort()
         generation = self.generation
@@ -146,7 +169,7 @@ class InFlight:
         if self._call is not None:
             self._call.abort()
 
-    def _on_done(self, _: asyncio.Future[None]) -> None:
+    def _on_done(self, _: asyncio.Future[None] | None) -> None:
         self.on_output()
         if not self._ended.done():
             self._ended.set_result(None)

@@ -25,6 +25,9 @@ class Job(msgspec.Struct, kw_only=True):
     """Event-loop time when the request came in, in seconds."""
     constraint: Constraint | None = None
     """What the worker must keep the answer to."""
+    choices: int = 1
+    may_stop_early: bool = False
+    """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None
     """Pools whose workers take it so; None for all."""
     others: Sequence[Job] = ()

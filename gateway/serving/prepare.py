@@ -182,6 +182,8 @@ class Preparer:
             cache_salt=values.get("cache_salt"),
             started=started,
             constraint=draft.constraint,
+            choices=values.get("n", 1),
+            may_stop_early="stop" in values,
             pools=None if len(self.encodings.all) == 1 else draft.reading.encoding.pools,
         )
 

@@ -138,5 +138,8 @@ async def test_a_stream_that_outlasts_the_drain_limit_is_cut_off() -> None:
         stream = await session.post(gateway.url + "/v1/chat/completions", json=CHAT)
         await stream.content.readany()
         gateway.process.send_signal(signal.SIGTERM)
+        rest = (await stream.read()).decode().split("\n\n")
+        assert json.loads(rest[-3].removeprefix("data: "))["error"]["type"] == "server_error"
+        assert rest[-2] == "data: [DONE]"
         assert await gateway.ended() == 0
         worker.more.set()

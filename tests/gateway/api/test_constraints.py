@@ -57,7 +57,7 @@ async def test_a_usual_chat_is_not_constrained() -> None:
 
 
 async def test_a_completion_is_constrained_as_it_asks() -> None:
-    async with gateway([HELLO], [HELLO], endpoint="completions") as gw:
+    async with gateway([HELLO], endpoint="completions") as gw:
         asked = {"model": MODEL, "prompt": "x", "structured_outputs": {"regex": "a+"}}
         assert (await gw.post("/v1/completions", asked)).status == 200
         path, body = gw.workers[0].requests[0]

@@ -307,6 +307,33 @@ async def test_wrong_urls_and_methods_get_the_same_error_shape() -> None:
         assert wrong.headers["Allow"] == "POST"
 
 
+async def test_a_body_that_cannot_be_decompressed_is_a_400() -> None:
+    async with gateway([]) as gw:
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        response = await gw.post("/v1/chat/completions", data=b"{}", headers=headers)
+        assert (response.status, (await error_of(response))["code"]) == (400, "invalid_body")
+
+
+async def test_the_end_of_a_stream_is_the_end_of_an_http_1_0_connection() -> None:
+    async with gateway([say(5)]) as gw:
+        host, _, port = gw.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = msgspec.json.encode(PLAIN | {"stream": True})
+        head = b"POST /v1/completions HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        everything = await asyncio.wait_for(reader.read(), 5)
+        writer.close()
+    assert everything.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_stop_string_leaves_the_cached_tokens_that_the_worker_told_so_far() -> None:
+    usage = {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1}}
+    async with gateway([endless_stream({"choices": [], "usage": usage}, tokens(65, 66, 67))]) as gw:
+        text = gw.services.preparer.encodings.all[0].tokenizer.decode([65, 66, 67])
+        response = await gw.post("/v1/completions", PLAIN | {"stop": [text[1:]], "max_tokens": 50})
+        assert (await response.json())["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
+
+
 async def test_a_body_over_the_limit_is_a_413() -> None:
     async with gateway([], max_body_bytes=1000) as gw:
         response = await gw.chat(user="x" * 2000)

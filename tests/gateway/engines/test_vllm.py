@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from gateway.engines import connection
 from gateway.engines.base import EngineError, EngineRequest, EngineUsage
 from gateway.engines.vllm import (
     STREAMED,
@@ -19,8 +20,11 @@ from gateway.engines.vllm import (
     generate_body,
 )
 from tests.gateway.raw_worker import (
+    SSE_HEAD,
     broken_stream,
+    chunk,
     endless_stream,
+    event,
     hang_up,
     running,
     silence,
@@ -179,8 +183,6 @@ async def test_a_stream_that_ends_cleanly_without_being_finished_fails() -> None
 
 
 async def _ends_early(writer: asyncio.StreamWriter, body: bytes) -> None:
-    from tests.gateway.raw_worker import SSE_HEAD, chunk, event
-
     writer.write(SSE_HEAD + chunk(event(tokens(1))) + b"0\r\n\r\n")
     await writer.drain()
 
@@ -211,6 +213,64 @@ async def test_an_answer_that_is_not_http_is_an_error() -> None:
     async with running(garbage) as worker:
         with pytest.raises(EngineError):
             await generate(worker.url, Sink())
+
+
+@pytest.mark.parametrize("reason", ["abort", "error"])
+async def test_a_finish_reason_that_is_a_failure_fails_the_request(reason: str) -> None:
+    async with running(stream(tokens(1, finish=reason))) as worker:
+        with pytest.raises(EngineError, match=reason) as caught:
+            await generate(worker.url, Sink())
+    assert caught.value.retryable
+
+
+async def test_a_stream_that_says_done_before_it_is_finished_fails() -> None:
+    async with running(stream(tokens(1))) as worker:
+        with pytest.raises(EngineError, match="before it was finished"):
+            await generate(worker.url, Sink())
+
+
+async def test_a_frozen_worker_that_is_taken_out_lets_its_requests_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.1)
+    async with running(endless_stream(tokens(1))) as streaming, running(silence) as silent:
+        engine, other = VllmEngine(streaming.url, "generate"), VllmEngine(silent.url, "generate")
+        call = await engine.start(request(), Sink())
+        unanswered = asyncio.create_task(other.start(request(), Sink()))
+        await silent.asked.wait()
+        engine.close()
+        other.close()
+        with pytest.raises(EngineError, match="went away"):
+            await asyncio.wait_for(call.done, 5)
+        with pytest.raises(EngineError):
+            await asyncio.wait_for(unanswered, 5)
+
+
+async def test_a_worker_that_is_taken_out_may_finish_what_it_goes_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 1.0)
+
+    async def slowly(writer: asyncio.StreamWriter, body: bytes) -> None:
+        writer.write(SSE_HEAD)
+        for token in range(15):
+            writer.write(chunk(event(tokens(token))))
+            await asyncio.sleep(0.1)
+        writer.write(chunk(event(tokens(finish="stop")) + event(b"[DONE]")) + b"0\r\n\r\n")
+
+    async with running(slowly) as worker:
+        engine, sink = VllmEngine(worker.url, "generate"), Sink()
+        call = await engine.start(request(), sink)
+        engine.close()
+        await asyncio.wait_for(call.done, 20)
+    assert sink.tokens == list(range(15))
+
+
+async def test_usage_is_asked_for_on_every_chunk_of_a_stream_that_may_be_ended_early() -> None:
+    async with running(stream(tokens(finish="stop"))) as worker:
+        call = await VllmEngine(worker.url, "generate").start(request(usage_on_every_chunk=True), Sink())
+        await call.done
+        assert worker.requests[0][1]["stream_options"]["continuous_usage_stats"] is True
 
 
 async def test_an_aborted_call_closes_its_connection_and_resolves() -> None:

@@ -12,6 +12,7 @@ import pytest
 from gateway.engines.base import EngineError
 from gateway.engines.vllm import VllmEngine
 from gateway.handoff.nixl_pull import REMOTE_DECODE
+from gateway.serving.errors import RequestError
 from router.messages import NoWorkerError, RouteRequest, WorkerInfo
 from tests.gateway.handoff.parameters import PARAMETERS
 from tests.gateway.raw_worker import (
@@ -185,6 +186,21 @@ async def test_a_decode_that_fails_before_output_gets_a_fresh_prefill_and_anothe
         assert len(p.requests) == 2
         assert len(d0.requests) == len(d1.requests) == 1
         assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def test_several_choices_do_not_share_a_handle() -> None:
+    async with running(prefilled()) as p, running(DECODED) as d, running(DECODED) as both:
+        bench = PairBench([p], [d])
+        job = bench.job()
+        job.choices = 2
+        with pytest.raises(RequestError) as caught:
+            await bench.dispatcher.run(job, bench.generation)
+        assert (caught.value.status, caught.value.param) == (400, "n")
+        bench.engines["both"] = VllmEngine(both.url, "generate")
+        bench.router.add_worker(WorkerInfo(worker="both", models=("m",)))
+        flight = await bench.dispatcher.run(job, bench.generation)
+        flight.close()
+        assert (len(p.requests), len(both.requests), bench.reservations) == (0, 1, 0)
 
 
 async def test_without_a_prefill_worker_nothing_is_reserved() -> None:
