@@ -42,7 +42,7 @@ async def _replay(context: zmq.asyncio.Context, endpoint: str, first: int) -> li
     socket = context.socket(zmq.DEALER)
     socket.connect(endpoint)
     await socket.send_multipart([b"", first.to_bytes(8, "big")])
-    messages = []
+    messages: list[list[bytes]] = []
     while not messages or messages[-1][2] != END:
         messages.append(await socket.recv_multipart())
     socket.close(linger=0)
@@ -60,7 +60,7 @@ async def test_published_batches_are_numbered_and_replayed(start: Start) -> None
             await _generate(worker, [worker.publisher.sequence + 1] * 5)
         await _generate(worker, list(range(100, 110)), max_tokens=5)
         last = worker.publisher.sequence - 1
-        live = []
+        live: list[list[bytes]] = []
         while not live or int.from_bytes(live[-1][1], "big") < last:
             live.append(await sub.recv_multipart())
         sub.close(linger=0)

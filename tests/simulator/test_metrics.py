@@ -85,7 +85,7 @@ async def test_buckets_add_up(start: Start) -> None:
 
 async def test_what_runs_and_waits(start: Start) -> None:
     worker = await start(max_num_seqs=1, block_size=4, num_blocks=21)
-    slow = {"script_ids": [5] * 9, "delay_ms": 30}
+    slow: dict[str, Any] = {"script_ids": [5] * 9, "delay_ms": 30}
     tasks = [asyncio.create_task(_generate(worker, [n] * 40, **slow)) for n in range(2)]
     for _ in range(2000):
         page = await _page(worker)

@@ -33,7 +33,12 @@ class Steps:
 
     def add(self, prompt: Sequence[int], output: Sequence[int] = (7,), **options: Any) -> Job:
         plan = Plan(list(output), "stop", None)
-        fields = {"index": 0, "token_ids": list(prompt), "plan": plan, "tokens_per_step": 1} | options
+        fields: dict[str, Any] = {
+            "index": 0,
+            "token_ids": list(prompt),
+            "plan": plan,
+            "tokens_per_step": 1,
+        } | options
         fields["digests"] = chain(ROOT, prompt, SIZE)
         job = Job(Generation(**fields), self.cache, 0.0)
         self.scheduler.add(job)
