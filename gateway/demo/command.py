@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the demo's options."""
     parser.add_argument(
         "--port",
-        type=int,
+        type=_port,
         default=DEFAULTS.port,
         metavar="PORT",
         help=f"port of the gateway, 0 takes a free one (default {DEFAULTS.port})",
     )
     parser.add_argument(
         "--admin-port",
-        type=int,
+        type=_port,
         default=DEFAULTS.admin_port,
         metavar="PORT",
         help="port of the gateway's admin API (default: a free one)",
@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="take a tour, print what each step proved, and end with 0 or 1"
     )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65_535:
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

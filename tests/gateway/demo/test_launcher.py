@@ -84,3 +84,12 @@ def test_the_address_is_read_from_the_log() -> None:
 def test_arguments_that_do_not_fit(value: object, problem: str | None) -> None:
     found = _misfit(value, WEATHER["parameters"])
     assert found is None if problem is None else problem in (found or "")
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "x"])
+def test_a_port_that_is_none_is_one_line_and_exit_code_2(port: str) -> None:
+    command = [sys.executable, "-m", "gateway.cli", "demo", f"--port={port}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "--port" in done.stderr
