@@ -46,10 +46,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 class Explainer:
     """Describes the candidates of one prompt."""
 
-    def __init__(self, policy: str, cost: CostModel, price: float, rules: RuleKeeper, found: Found) -> None:
+    def __init__(self, policy: str, cost: CostModel, rules: RuleKeeper, found: Found) -> None:
         self._policy = policy
-        self._price = price
-        self._now = cost.clock()
         self._cost = cost
         self._rules = rules
         self._found = found
@@ -79,15 +77,14 @@ class Explainer:
             cached_tokens=found.overlap(target),
             rule=self._rules.shown(target.source),
             by_rule=by_rule,
-            seconds=terms.total,
+            seconds=_sum(terms),
             terms=terms,
             verdict=full or self._verdict(target, terms, chosen),
         )
 
     def _terms(self, target: Target) -> CostTerms:
-        found = self._found
-        held = found.overlaps.get(target.source, 0)
-        return self._cost.terms(target.load, found.prompt_tokens, held, self._now, self._price)
+        held = self._found.overlaps.get(target.source, 0)
+        return self._cost.terms(target.load, max(self._found.prompt_tokens - held, 0))
 
     def _verdict(self, target: Target, terms: CostTerms, chosen: Target | None) -> str:
         if chosen is None or target is chosen:
@@ -95,12 +92,16 @@ class Explainer:
         if self._policy != "kv":
             return f"the policy {self._policy} took another"
         best = self._terms(chosen)
-        more = terms.total - best.total
+        more = _sum(terms) - _sum(best)
         if abs(more) < 1e-9:
             return "as cheap, but used more recently"
         parts = {name: getattr(terms, name) - getattr(best, name) for name in CostTerms.__struct_fields__}
         worst = max(parts, key=parts.__getitem__)
         return f"{more:.4f} s more, most of it {worst}"
+
+
+def _sum(terms: CostTerms) -> float:
+    return terms.queue + terms.prefill + terms.decodes
 
 
 def _full(target: Target) -> str:

@@ -35,30 +35,23 @@ Overlaps = Mapping[Source, int]
 
 
 class Policy(Protocol):
-    """Chooses one of at least one target for a prompt of `prompt_tokens`.
+    """Chooses one of at least one target for a prompt of `prompt_tokens`."""
 
-    `price` is what a second of prefill costs those who come later, in seconds.
-    """
-
-    def choose(
-        self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int, price: float
-    ) -> Target: ...
+    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target: ...
 
 
 class KvPolicy:
-    """The lowest cost, counting what each rank has cached."""
+    """The fewest predicted seconds, counting what each rank has cached."""
 
     def __init__(self, cost: CostModel, _random: Random) -> None:
         self._cost = cost
 
-    def choose(
-        self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int, price: float
-    ) -> Target:
-        seconds, cached, now = self._cost.seconds, overlaps.get, self._cost.clock()
+    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target:
+        seconds, cached = self._cost.seconds, overlaps.get
         best = targets[0]
         lowest = float("inf")
         for target in targets:
-            cost = seconds(target.load, prompt_tokens, cached(target.source, 0), now, price)
+            cost = seconds(target.load, prompt_tokens - cached(target.source, 0))
             if cost < lowest or (cost == lowest and target.last_used < best.last_used):
                 best, lowest = target, cost
         return best
@@ -70,11 +63,9 @@ class LeastLoadedPolicy:
     def __init__(self, cost: CostModel, _random: Random) -> None:
         self._cost = cost
 
-    def choose(
-        self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int, _price: float
-    ) -> Target:
-        occupied, now = self._cost.occupied, self._cost.clock()
-        return min(targets, key=lambda target: (occupied(target.load, now), target.last_used))
+    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
+        seconds = self._cost.seconds
+        return min(targets, key=lambda target: (seconds(target.load, 0), target.last_used))
 
 
 class PowerOfTwoPolicy:
@@ -84,11 +75,9 @@ class PowerOfTwoPolicy:
         self._least_loaded = LeastLoadedPolicy(cost, random)
         self._random = random
 
-    def choose(
-        self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int, price: float
-    ) -> Target:
+    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target:
         drawn = self._random.sample(targets, min(2, len(targets)))
-        return self._least_loaded.choose(drawn, overlaps, prompt_tokens, price)
+        return self._least_loaded.choose(drawn, overlaps, prompt_tokens)
 
 
 class RoundRobinPolicy:
@@ -97,9 +86,7 @@ class RoundRobinPolicy:
     def __init__(self, _cost: CostModel, _random: Random) -> None:
         pass
 
-    def choose(
-        self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int, _price: float
-    ) -> Target:
+    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
         return min(targets, key=lambda target: target.last_used)
 
 
@@ -109,9 +96,7 @@ class RandomPolicy:
     def __init__(self, _cost: CostModel, random: Random) -> None:
         self._random = random
 
-    def choose(
-        self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int, _price: float
-    ) -> Target:
+    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
         return self._random.choice(targets)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import msgspec
 
-from router.cost import Congestion, CostConstants, CostModel
+from router.cost import CostConstants, CostModel
 from router.events import KvEvent
 from router.explain import Explainer, Explanation
 from router.hashing import PrefixHasher
@@ -87,25 +87,21 @@ class Router:
         seed: int | None = None,
         *,
         costs: CostConstants | None = None,
-        clock: Callable[[], float] | None = None,
         max_blocks: int = 4_000_000,
     ) -> None:
         """`seed` fixes the prefix hashes and the random choices; leave it out in production.
 
-        `clock` gives seconds, from any origin; without one, waits shrink only with first tokens and no rate
-        is learned. `max_blocks` bounds the prefix index (about 200 bytes an entry).
-        Raises ValueError on an unknown policy.
+        `max_blocks` bounds the prefix index (about 200 bytes an entry). Raises ValueError on an unknown
+        policy.
         """
         seed = secrets.randbits(64) if seed is None else seed
         self._random = Random(seed)
         self._policy_name = policy
-        self._cost = CostModel(costs or CostConstants(), clock or _stopped)
+        self._cost = CostModel(costs or CostConstants())
         self._policy = make_policy(policy, self._cost, self._random)
         self._index = PrefixIndex(PrefixHasher(seed), max_blocks)
         self._rules = RuleKeeper(self._index)
-        self._loads = LoadBook(learns=clock is not None)
-        self._congestion: dict[tuple[str, Role], Congestion] = {}
-        """By model and role."""
+        self._loads = LoadBook()
         self._workers: dict[str, _Worker] = {}
         self._targets: dict[WorkerKey, Target] = {}
         self._serving: dict[tuple[str, Role, frozenset[str] | None], list[Target]] = {}
@@ -121,11 +117,7 @@ class Router:
         for rank in range(info.dp_ranks):
             key = WorkerKey(info.worker, rank)
             target = Target(
-                info,
-                key,
-                self._loads.load_of(key, info.pool),
-                self._index.open(key),
-                last_used=-self._random.random(),
+                info, key, self._loads.load_of(key), self._index.open(key), last_used=-self._random.random()
             )
             self._rules.open(key)
             self._targets[key] = target
@@ -160,15 +152,11 @@ class Router:
         targets = self._eligible(request)
         decode = request.role == "decode"
         found = self._find(request, targets)
-        congestion = self._congested(request)
-        target = self._policy.choose(targets, found.overlaps, found.prompt_tokens, congestion.price)
-        congestion.arrival(sum(other.load.waiting > 0 for other in targets) / len(targets))
+        target = self._policy.choose(targets, found.overlaps, found.prompt_tokens)
         self._routed += 1
         target.last_used = self._routed
         prompt_tokens, overlap = found.tokens(target), found.overlap(target)
-        held = prompt_tokens if decode else overlap
-        seconds = self._cost.usual_prefill(prompt_tokens, held)
-        reservation = self._loads.reserve(target.load, prompt_tokens, held, seconds, self._cost.clock())
+        reservation = self._loads.reserve(target.load, prompt_tokens, prompt_tokens if decode else overlap)
         looked_up = found.looked_up(target)
         if looked_up is not None:
             token_ids, match = looked_up
@@ -187,14 +175,13 @@ class Router:
         targets = self._candidates(request)
         found = self._find(request, targets)
         roomy = _roomy(targets)
-        price = self._congested(request).price
         chosen = None
         if roomy:
             state = self._random.getstate()
-            chosen = self._policy.choose(roomy, found.overlaps, found.prompt_tokens, price)
+            chosen = self._policy.choose(roomy, found.overlaps, found.prompt_tokens)
             self._random.setstate(state)
         considered = {target.key.worker for target in targets}
-        explainer = Explainer(self._policy_name, self._cost, price, self._rules, found)
+        explainer = Explainer(self._policy_name, self._cost, self._rules, found)
         return Explanation(
             policy=self._policy_name,
             chosen=None if chosen is None else chosen.key,
@@ -224,11 +211,11 @@ class Router:
 
     def first_token(self, message: FirstToken) -> None:
         """The prefill of a reservation is over."""
-        self._loads.first_token(message.reservation, message.cached_tokens, self._cost.clock())
+        self._loads.first_token(message.reservation, message.cached_tokens)
 
     def release(self, message: Release) -> None:
         """A reservation is over. A second release is counted and ignored."""
-        reported = self._loads.release(message.reservation, message.cached_tokens, self._cost.clock())
+        reported = self._loads.release(message.reservation, message.cached_tokens)
         self._rules.released(message.reservation, message.output_tokens, reported)
 
     def apply(self, key: WorkerKey, events: Iterable[KvEvent]) -> None:
@@ -266,14 +253,12 @@ class Router:
         )
 
     def _cheapest(self, targets: Sequence[Target], found: Found) -> float:
-        now, held = self._cost.clock(), found.overlaps.get
         return min(
-            self._cost.seconds(target.load, found.prompt_tokens, held(target.source, 0), now)
+            self._cost.seconds(
+                target.load, max(found.prompt_tokens - found.overlaps.get(target.source, 0), 0)
+            )
             for target in targets
         )
-
-    def _congested(self, request: RouteRequest) -> Congestion:
-        return self._congestion.setdefault((request.model, request.role), Congestion())
 
     def _unexcluded(self, request: RouteRequest, role: Role) -> Sequence[Target]:
         targets: Sequence[Target] = self._available(request.model, role, eligible_pools(request))
@@ -340,11 +325,6 @@ class Router:
         if not self._workers:
             return "there are no workers"
         return "; ".join(f"{name}: {_reason(worker, request)}" for name, worker in self._workers.items())
-
-
-def _stopped() -> float:
-    """The clock of a router that has none."""
-    return 0.0
 
 
 def _roomy(targets: Sequence[Target]) -> Sequence[Target]:

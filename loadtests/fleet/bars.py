@@ -11,19 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtests.fleet.policies import ORACLE, OURS, OWN, PROPOSED, RIVALS
+from loadtests.fleet.policies import ORACLE, OURS, OWN, RIVALS
 from loadtests.fleet.scenarios import GENERATED, Scenario, run_once, trace_scenario
 from loadtests.fleet.summary import Summary, mean_summary
 
 SEEDS = range(1, 6)
 """Reported. Tuning uses seeds from 101 on, and no trace from a file."""
-POLICIES = (
-    OURS,
-    *(name for name in OWN if name in ("least_loaded", "round_robin")),
-    *RIVALS,
-    PROPOSED,
-    ORACLE,
-)
+POLICIES = (OURS, *(name for name in OWN if name in ("least_loaded", "round_robin")), *RIVALS, ORACLE)
 TRACES = (
     ("conversation", 1.0),
     ("conversation", 2.5),
@@ -126,7 +120,7 @@ def judge(means: Iterable[Summary]) -> list[Bar]:
             least_loaded = {name: each for name, each in policies.items() if name == "least_loaded"}
             bars += _bars(workload, policies, least_loaded, NEAR_LEAST_LOADED)
         elif workload not in SHOWN:
-            others = {name: each for name, each in policies.items() if name not in (OURS, PROPOSED, ORACLE)}
+            others = {name: each for name, each in policies.items() if name not in (OURS, ORACLE)}
             bars += _bars(workload, policies, others, NEAR_LOWEST)
     return bars
 

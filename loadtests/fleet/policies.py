@@ -7,7 +7,6 @@ from functools import partial
 
 from loadtests.fleet.chooser import Chooser, MakeChooser, RouterChooser, Sights
 from loadtests.fleet.oracle import Oracle
-from loadtests.fleet.priced import Priced
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, ViewChooser
 
@@ -34,12 +33,10 @@ RIVALS: dict[str, Callable[[int], Formula]] = {
     "llm_d": Weighted,
     "multiplicative": Multiplicative,
 }
-PROPOSED = "priced"
 ORACLE = "oracle"
 
 POLICIES: dict[str, MakeChooser] = {
     **{name: partial(_routed, name) for name in OWN},
     **{name: partial(_viewed, make) for name, make in RIVALS.items()},
-    PROPOSED: partial(_viewed, Priced),
     ORACLE: _oracle,
 }
