@@ -82,6 +82,8 @@ class EncodedChat(NamedTuple):
     """All tools the chat declares, those in its messages too: what `OutputOptions.tools` should get."""
     constraint: Constraint | None = None
     """What the worker must keep the answer to, when the chat asks for that."""
+    unsized_images: Sequence[str] = ()
+    """Places of images whose size is not known: the prompt holds the model's placeholder for them."""
 
     @property
     def segments(self) -> list[Segment]:

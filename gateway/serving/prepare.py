@@ -117,6 +117,9 @@ class Preparer:
             encoded = encoding.model_format.encode(chat)
         except FormatError as error:
             raise bad_request(str(error), error.param) from None
+        if encoded.unsized_images:
+            message = "An image is not supported here: its size in pixels is not known."
+            raise bad_request(message, encoded.unsized_images[0])
         prompt = await self._encode(encoding.tokenizer, encoded.pieces)
         options = OutputOptions(
             thinking=encoded.thinking,

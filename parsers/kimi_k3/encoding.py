@@ -105,8 +105,11 @@ class _Encoder:
         self._calls: list[Call] = []
         """Of the last assistant message: what tool results answer."""
         self._results_seen = 0
+        self._unsized_images: list[str] = []
 
     def encode(self) -> EncodedChat:
+        if "image_prompts" in self._chat.template_kwargs:
+            raise FormatError("images are parts of messages", "chat_template_kwargs.image_prompts")
         if self._chat.tools:
             self._note("tool-declare", _TOOLS + _fenced(self._chat.tools))
         if self._thinking.effort:
@@ -244,11 +247,19 @@ class _Encoder:
         if not isinstance(part, Mapping) or kind is None:
             raise FormatError("a content part has no type", param)
         if kind in ("image", "image_url"):
-            self._prompt.image(*_image_size(part, param))
+            self._image(part, param)
         elif isinstance(part.get("text"), str):
             self._prompt.text(part["text"])
         else:
             raise FormatError(f"a content part of type {kind!r} is not supported", param)
+
+    def _image(self, part: Message, param: str) -> None:
+        size = _image_size(part)
+        if size is None:
+            self._unsized_images.append(param)
+            self._prompt.image_placeholder()
+        else:
+            self._prompt.image(*size)
 
     def _closing_notes(self) -> None:
         choice = self._chat.tool_choice
@@ -269,7 +280,14 @@ class _Encoder:
             self._prompt.fixed(_ASSISTANT_THINK if thinking else _ASSISTANT_RESPONSE)
             uncounted = STUB_TOKENS
         constraint = constraint_of(self._chat, self._tools, thinking=thinking, partial=partial is not None)
-        return EncodedChat(self._prompt.pieces, thinking, uncounted, self._tools or None, constraint)
+        return EncodedChat(
+            self._prompt.pieces,
+            thinking,
+            uncounted,
+            tools=self._tools or None,
+            constraint=constraint,
+            unsized_images=self._unsized_images,
+        )
 
     def _continue(self, place: int, message: Message) -> bool:
         """An answer that goes on from a given beginning; true when that ends inside the reasoning."""
@@ -291,11 +309,11 @@ def _own_tools(message: Message) -> Sequence[Any]:
     return tools if isinstance(tools, Sequence) and not isinstance(tools, str) else ()
 
 
-def _image_size(part: Message, param: str) -> tuple[int, int]:
+def _image_size(part: Message) -> tuple[int, int] | None:
     size = part.get("image_size")
     if isinstance(size, Sequence) and len(size) == 2 and all(isinstance(side, int) for side in size):
         return size[0], size[1]
-    raise FormatError("an image is not supported here: its size in pixels is not known", param)
+    return None
 
 
 def _schema_of(response_format: Mapping[str, Any]) -> Any:

@@ -39,6 +39,7 @@ _CLOSINGS = {
     name: SegmentRun.of(*closing(name)) for name in ("think", "response", "tools", "call", "argument", "json")
 }
 _END_OF_MESSAGE = SegmentRun.of(*END_MESSAGE)
+_IMAGE_PLACEHOLDER = Segment("<|kimi_image_placeholder|>", True)
 _MEDIA_BEGIN = SegmentRun.of(Segment("<|media_begin|>", True))
 _MEDIA_END = SegmentRun.of(
     *(Segment(f"<|media_{part}|>", True) for part in ("content", "pad", "end")),
@@ -87,3 +88,7 @@ class Prompt:
     def image(self, width: int, height: int) -> None:
         """An image's place; the size is that of the original in pixels."""
         self.pieces += (_MEDIA_BEGIN, Segment(f"image {width}x{height}", False), _MEDIA_END)
+
+    def image_placeholder(self) -> None:
+        """An image's place before anybody knows its size; the tokenizer has no token of this name."""
+        self.pieces.append(_IMAGE_PLACEHOLDER)

@@ -289,11 +289,21 @@ class TestImages:
             Segment("<|media_end|>", True),
         ]
 
-    def test_an_image_of_unknown_size_is_refused(self) -> None:
+    def test_an_image_of_unknown_size_is_the_models_placeholder_and_is_named(self) -> None:
         part = {"type": "image_url", "image_url": {"url": "data:,"}}
+        encoded = encode({"role": "user", "content": [{"type": "text", "text": "x"}, part]})
+        assert Segment("<|kimi_image_placeholder|>", True) in encoded.segments
+        assert encoded.unsized_images == ["messages[0].content[1]"]
+
+    def test_a_placeholder_that_somebody_writes_stays_text(self) -> None:
+        encoded = encode({"role": "user", "content": "<|kimi_image_placeholder|>"})
+        assert Segment("<|kimi_image_placeholder|>", False) in encoded.segments
+        assert not encoded.unsized_images
+
+    def test_images_beside_the_messages_are_refused(self) -> None:
         with pytest.raises(FormatError) as refusal:
-            encode({"role": "user", "content": [{"type": "text", "text": "x"}, part]})
-        assert refusal.value.param == "messages[0].content[1]"
+            encode(USER, template_kwargs={"image_prompts": []})
+        assert refusal.value.param == "chat_template_kwargs.image_prompts"
 
 
 class TestRefusals:
