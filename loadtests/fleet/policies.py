@@ -9,6 +9,7 @@ from loadtests.fleet.chooser import Chooser, MakeChooser, RouterChooser, Sights
 from loadtests.fleet.oracle import Oracle
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, ViewChooser
+from loadtests.fleet.wait_price import WaitPrice
 
 
 def _routed(policy: str, seed: int, block_tokens: int, sights: Sights) -> Chooser:

@@ -8,6 +8,7 @@ from loadtests.fleet.cache import Removed, Stored
 from loadtests.fleet.request import Request
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, Prompt, ViewChooser, WorkerView
+from loadtests.fleet.wait_price import PriceSpec, WaitPrice
 
 SIZE = 100
 
@@ -117,3 +118,34 @@ def test_a_removed_worker_is_not_chosen_and_its_tickets_stay_valid() -> None:
     made.remove_worker("w0")
     assert made.choose(prompt(1), 0.0).worker == "w1"
     made.release(ticket, 0, 1.0)
+
+
+def test_wait_price_takes_the_soonest_first_token_while_nobody_waits() -> None:
+    spec = PriceSpec(prefill_base=0.0, prefill_per_token=0.001, prefill_per_token_context=0.0)
+    made = chooser(WaitPrice(0, spec), (1, 2), ())
+    choice = made.choose(prompt(1, 2, 3), 0.0)
+    assert choice.worker == "w0"
+    # w0: 101 ms queued; all of it cached there but 201 ms that w1 would need.
+    assert made.choose(prompt(1, 2), 0.0).worker == "w0"
+    # w0: 102 ms queued and 101 of its own; w1: 101.
+    assert made.choose(prompt(7), 0.0).worker == "w1"
+
+
+def test_wait_price_rises_with_the_median_wait_over_the_usual_prefill() -> None:
+    formula = WaitPrice(
+        0, PriceSpec(prefill_base=0.0, prefill_per_token=0.001, prefill_per_token_context=0.0)
+    )
+    assert formula.price([5.0, 5.0, 5.0]) == 0.0
+    chooser(formula, ()).choose(prompt(tokens=1_000), 0.0)
+    assert formula.price([0.0, 1.0, 9.0]) == 0.0
+    assert formula.price([0.0, 3.0, 9.0]) == pytest.approx(20.0)
+    assert formula.price([99.0, 99.0, 99.0]) == 100.0
+
+
+def test_wait_price_learns_how_much_slower_the_fleet_is() -> None:
+    formula = WaitPrice(0)
+    made = chooser(formula, ())
+    for turn in range(200):
+        choice = made.choose(prompt(tokens=10_000), 10.0 * turn)
+        made.first_token(choice.ticket, 0, 10.0 * turn + 2 * formula.prefill(10_000, 0))
+    assert formula._pace.factor == pytest.approx(2.0, abs=0.05)
