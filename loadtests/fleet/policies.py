@@ -7,9 +7,9 @@ from functools import partial
 
 from loadtests.fleet.chooser import Chooser, MakeChooser, RouterChooser, Sights
 from loadtests.fleet.oracle import Oracle
+from loadtests.fleet.priced import Priced, WaitPrice
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, ViewChooser
-from loadtests.fleet.wait_price import WaitPrice
 
 
 def _routed(policy: str, seed: int, block_tokens: int, sights: Sights) -> Chooser:
@@ -34,10 +34,15 @@ RIVALS: dict[str, Callable[[int], Formula]] = {
     "llm_d": Weighted,
     "multiplicative": Multiplicative,
 }
+VARIANTS: dict[str, Callable[[int], Formula]] = {
+    "priced": Priced,
+    "wait_price": lambda seed: Priced(seed, WaitPrice()),
+}
+"""Costs that the router could have."""
 ORACLE = "oracle"
 
 POLICIES: dict[str, MakeChooser] = {
     **{name: partial(_routed, name) for name in OWN},
-    **{name: partial(_viewed, make) for name, make in RIVALS.items()},
+    **{name: partial(_viewed, make) for name, make in (RIVALS | VARIANTS).items()},
     ORACLE: _oracle,
 }
