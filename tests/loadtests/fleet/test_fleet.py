@@ -103,7 +103,7 @@ def test_a_stretch_of_decoding_is_cut_by_an_arrival() -> None:
 @pytest.mark.parametrize(
     "workload",
     [
-        Agentic(1, 512, AgenticSpec(sessions=4, ramp=10.0, duration=40.0, fan_out=0.3)),
+        Agentic(1, 512, AgenticSpec(sessions=6, ramp=10.0, duration=40.0, fan_out=0.3)),
         shared_prompt(512, concurrency=6),
         hot_prefix(1, 512, rate=2.0, count=30),
         no_reuse(1, 512, rate=2.0, count=30),
