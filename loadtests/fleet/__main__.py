@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loadtests.fleet.bars import SEEDS, Results, compare, judge, scenarios
-from loadtests.fleet.policies import OURS, VARIANTS
 from loadtests.fleet.referee import (
     DYNAMO_ROUTERS,
     RefereeError,
@@ -25,7 +24,7 @@ from loadtests.fleet.summary import table
 from loadtests.fleet.trace import load_trace
 
 _CASES = (("conversation", 1.0), ("conversation", 4.0), ("synthetic", 1.0))
-_JUDGED = (OURS, "priced", "least_loaded", "llm_d", "multiplicative")
+_JUDGED = ("kv", "least_loaded", "llm_d", "multiplicative")
 _REQUESTS = 2_000
 _WITHIN = 0.25
 
@@ -47,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     bars.add_argument("--traces", type=Path, metavar="DIR", help="folder with Mooncake's traces")
     bars.add_argument("--seeds", type=int, default=len(SEEDS), metavar="N", help="how many of the five")
     bars.add_argument("--results", type=Path, metavar="FILE", help="keep runs here, and do not repeat them")
-    bars.add_argument("--judge", default=OURS, choices=(OURS, *VARIANTS), help="whose bars; default kv")
     bars.add_argument("--html", type=Path, metavar="FILE", help="write a report")
     bars.set_defaults(run=_bars)
     referee = commands.add_parser("referee", help="beside Dynamo's own offline replay")
@@ -64,7 +62,7 @@ def _bars(options: argparse.Namespace) -> int:
     chosen = [known[name] for name in options.names or known]
     means = compare(chosen, SEEDS[: options.seeds], Results(options.results), _progress)
     print(table(means))
-    bars = judge(means, options.judge)
+    bars = judge(means)
     for bar in bars:
         verdict = "holds" if bar.holds else "FAILS"
         print(f"{verdict}  {bar.name}: {bar.ratio:.3f} x {bar.beside}, at most {bar.limit}")

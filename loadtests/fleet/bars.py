@@ -11,19 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadtests.fleet.policies import ORACLE, OURS, OWN, RIVALS, VARIANTS
+from loadtests.fleet.policies import ORACLE, OURS, OWN, RIVALS
 from loadtests.fleet.scenarios import GENERATED, Scenario, run_once, trace_scenario
 from loadtests.fleet.summary import Summary, mean_summary
 
 SEEDS = range(1, 6)
 """Reported. Tuning uses seeds from 101 on, and no trace from a file."""
-POLICIES = (
-    OURS,
-    *(name for name in OWN if name in ("least_loaded", "round_robin")),
-    *RIVALS,
-    *VARIANTS,
-    ORACLE,
-)
+POLICIES = (OURS, *(name for name in OWN if name in ("least_loaded", "round_robin")), *RIVALS, ORACLE)
 TRACES = (
     ("conversation", 1.0),
     ("conversation", 2.5),
@@ -74,7 +68,7 @@ def scenarios(traces: Path | None) -> dict[str, Scenario]:
 
 
 def policies_for(scenario: Scenario) -> Sequence[str]:
-    return (OURS, *VARIANTS) if scenario.name.endswith(IMPAIRED_SUFFIX) else POLICIES
+    return (OURS,) if scenario.name.endswith(IMPAIRED_SUFFIX) else POLICIES
 
 
 class Results:
@@ -112,33 +106,32 @@ def compare(
     return means
 
 
-def judge(means: Iterable[Summary], ours: str = OURS) -> list[Bar]:
-    """Every bar for which the summaries are there; `ours` may also be a variant."""
+def judge(means: Iterable[Summary]) -> list[Bar]:
+    """Every bar for which the summaries are there."""
     by_workload: dict[str, dict[str, Summary]] = {}
     for summary in means:
         by_workload.setdefault(summary.workload, {})[summary.policy] = summary
     bars: list[Bar] = []
     for workload, policies in by_workload.items():
         whole = by_workload.get(workload.removesuffix(IMPAIRED_SUFFIX), {})
-        if ours not in policies or workload in SHOWN:
-            continue
         if workload.endswith(IMPAIRED_SUFFIX):
-            bars += _bars(workload, policies[ours], {"unimpaired": whole[ours]}, NEAR_UNIMPAIRED)
+            bars += _bars(workload, policies, {"unimpaired": whole[OURS]}, NEAR_UNIMPAIRED)
         elif workload == NO_REUSE:
             least_loaded = {name: each for name, each in policies.items() if name == "least_loaded"}
-            bars += _bars(workload, policies[ours], least_loaded, NEAR_LEAST_LOADED)
-        else:
-            own = (OURS, ORACLE, *VARIANTS)
-            others = {name: each for name, each in policies.items() if name not in own}
-            bars += _bars(workload, policies[ours], others, NEAR_LOWEST)
+            bars += _bars(workload, policies, least_loaded, NEAR_LEAST_LOADED)
+        elif workload not in SHOWN:
+            others = {name: each for name, each in policies.items() if name not in (OURS, ORACLE)}
+            bars += _bars(workload, policies, others, NEAR_LOWEST)
     return bars
 
 
-def _bars(workload: str, mine: Summary, others: dict[str, Summary], limit: float) -> Iterable[Bar]:
-    """Mean and p90 over the lowest of the others."""
+def _bars(
+    workload: str, policies: dict[str, Summary], others: dict[str, Summary], limit: float
+) -> Iterable[Bar]:
+    """Mean and p90 of kv over the lowest of the others."""
     for figure in ("mean", "p90"):
         name, lowest = min(
             ((name, float(getattr(summary, figure))) for name, summary in others.items()),
             key=lambda pair: pair[1],
         )
-        yield Bar(f"{workload}: {figure}", getattr(mine, figure) / lowest, limit, name)
+        yield Bar(f"{workload}: {figure}", getattr(policies[OURS], figure) / lowest, limit, name)

@@ -7,7 +7,6 @@ from functools import partial
 
 from loadtests.fleet.chooser import Chooser, MakeChooser, RouterChooser, Sights
 from loadtests.fleet.oracle import Oracle
-from loadtests.fleet.priced import Priced, WaitPrice
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, ViewChooser
 
@@ -34,15 +33,10 @@ RIVALS: dict[str, Callable[[int], Formula]] = {
     "llm_d": Weighted,
     "multiplicative": Multiplicative,
 }
-VARIANTS: dict[str, Callable[[int], Formula]] = {
-    "priced": Priced,
-    "wait_price": lambda seed: Priced(seed, WaitPrice()),
-}
-"""Costs that the router could have."""
 ORACLE = "oracle"
 
 POLICIES: dict[str, MakeChooser] = {
     **{name: partial(_routed, name) for name in OWN},
-    **{name: partial(_viewed, make) for name, make in (RIVALS | VARIANTS).items()},
+    **{name: partial(_viewed, make) for name, make in RIVALS.items()},
     ORACLE: _oracle,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from loadtests.fleet.cache import Removed, Stored
-from loadtests.fleet.priced import BusyPrice, Priced, Rates, WaitPrice
 from loadtests.fleet.request import Request
 from loadtests.fleet.rivals import CacheAware, Dynamo, Multiplicative, Weighted
 from loadtests.fleet.view import Formula, Prompt, ViewChooser, WorkerView
@@ -118,70 +117,3 @@ def test_a_removed_worker_is_not_chosen_and_its_tickets_stay_valid() -> None:
     made.remove_worker("w0")
     assert made.choose(prompt(1), 0.0).worker == "w1"
     made.release(ticket, 0, 1.0)
-
-
-LINEAR = Rates(prefill=0.0, per_token=0.001, per_token_pair=0.0)
-
-
-def test_priced_takes_the_soonest_first_token_in_an_idle_fleet() -> None:
-    made = chooser(Priced(0, rates=LINEAR), (1, 2), ())
-    assert made.choose(prompt(1, 2, 3), 0.0).worker == "w0"
-    # w0: 101 ms queued and 1 of its own; w1: 201 of its own.
-    assert made.choose(prompt(1, 2), 0.0).worker == "w0"
-    # w0: 102 ms queued and 101 of its own; w1: 101.
-    assert made.choose(prompt(7), 0.0).worker == "w1"
-
-
-def test_a_price_keeps_a_prompt_where_it_is_cached() -> None:
-    for busy, expected in ((0.0, "w1"), (0.95, "w0")):
-        price = BusyPrice()
-        made = chooser(Priced(0, price, LINEAR), (1, 2), ())
-        load(made, "w0", prompt(tokens=1_000))
-        price.busy = busy
-        assert made.choose(prompt(1, 2, tokens=300), 0.0).worker == expected
-
-
-def test_the_wait_shrinks_with_time_and_grows_when_overdue() -> None:
-    formula = Priced(0, rates=LINEAR)
-    made = chooser(formula, ())
-    view = made._workers["w0"]
-    for request in (prompt(tokens=2_000), prompt(tokens=1_000)):
-        made.choose(request, 10.0)
-    assert formula.wait(view, 10.0) == pytest.approx(3.0)
-    assert formula.wait(view, 11.5) == pytest.approx(1.5)
-    assert formula.wait(view, 12.0) == pytest.approx(1.1)
-    assert formula.wait(view, 17.0) == pytest.approx(6.0)
-
-
-def test_the_busy_price_comes_late_and_goes_soon() -> None:
-    price = BusyPrice()
-    prices = []
-    for waiting in (0, 5, 8, 10):
-        for _ in range(300):
-            price.placed([1.0] * waiting + [0.0] * (10 - waiting), 0.5)
-        prices.append(price.now([]))
-    assert prices[0] == 0
-    assert prices[1] < 0.1
-    assert 2 < prices[2] < 5
-    assert 50 < prices[3] < 61
-    for _ in range(20):
-        price.placed([0.0], 0.5)
-    assert price.now([]) < 0.1
-
-
-def test_the_wait_price_rises_with_the_median_wait_over_the_usual_prefill() -> None:
-    price = WaitPrice()
-    assert price.now([5.0, 5.0, 5.0]) == 0.0
-    price.placed([], 1.0)
-    assert price.now([0.0, 1.0, 9.0]) == 0.0
-    assert price.now([0.0, 3.0, 9.0]) == pytest.approx(20.0)
-    assert price.now([99.0, 99.0, 99.0]) == 100.0
-
-
-def test_priced_learns_how_much_slower_the_fleet_is() -> None:
-    formula = Priced(0)
-    made = chooser(formula, ())
-    for turn in range(200):
-        choice = made.choose(prompt(tokens=10_000), 10.0 * turn)
-        made.first_token(choice.ticket, 0, 10.0 * turn + 2 * formula.usual_prefill(10_000, 0))
-    assert formula.pace.factor == pytest.approx(2.0, abs=0.05)
