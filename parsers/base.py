@@ -148,6 +148,8 @@ class Detokenizer(Protocol):
     """Text by id, None where it is no whole characters: what `push` gives when nothing is pending."""
     pending: bytes
     """The beginning of a character whose end is awaited."""
+    memo: dict[Any, Any]
+    """For what a format makes of single tokens; shared by all detokenizers of the vocabulary."""
 
     def push(self, token_id: int) -> str:
         """Text that became complete with this token; may be empty."""

@@ -132,6 +132,7 @@ class TextStream:
         self._skip_special = skip_special
         self._hold = StopHold(stop)
         self.texts: Sequence[str | None] = _NOT_BY_ID
+        self.memo: dict[Any, Any] = {}
         self.pending = b""
 
     def push(self, token_id: int) -> str:

@@ -74,11 +74,11 @@ class ChatStream:
                 self._rare(index, heads.start, event)
 
     def flush(self) -> None:
-        pending = self._pending
-        if pending and self.write is not None:
+        pending, write = self._pending, self.write
+        if pending and write is not None:
             data = b"".join(pending)
             pending.clear()
-            self.write(data)
+            write(data)
 
     def take(self) -> bytes:
         """What has been rendered and not been handed out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
+from typing import Any
 
 
 class TokenTable:
@@ -18,6 +19,8 @@ class TokenTable:
         """Text by id; None where the token's bytes are not UTF-8 by themselves."""
         self.partial: dict[int, bytes] = {}
         """The bytes of those."""
+        self.memo: dict[Any, Any] = {}
+        """See `parsers.base.Detokenizer`."""
         for token_id, data in enumerate(token_bytes):
             try:
                 self.text_of.append(data.decode())
@@ -40,11 +43,12 @@ class IncrementalDetokenizer:
     given as U+FFFD in their place; `flush` gives the rest so.
     """
 
-    __slots__ = ("_table", "pending", "texts")
+    __slots__ = ("_table", "memo", "pending", "texts")
 
     def __init__(self, table: TokenTable) -> None:
         self._table = table
         self.texts: Sequence[str | None] = table.text_of
+        self.memo = table.memo
         self.pending = b""
 
     def push(self, token_id: int) -> str:

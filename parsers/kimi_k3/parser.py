@@ -3,13 +3,13 @@
 Only control ids make structure, so a marker that the model quotes in ordinary tokens stays text. Work
 per token is constant; what is held back is one tag, or one argument that is not a string.
 
-Most calls bring one ordinary token in a state that shows text: `_quick` answers those, and leaves the
+Most calls bring one ordinary token in a state that shows text: `_known` answers those, and leaves the
 rest, which is everything that can change a state, to the slow way.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from array import array
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from parsers.base import (
@@ -43,11 +43,10 @@ from parsers.kimi_k3.markers import (
     Tag,
     TagReader,
 )
-from parsers.kimi_k3.pieces import EventsOf, content_of, reasoning_of, string_pieces_of
+from parsers.kimi_k3.pieces import UNKNOWN, Held, Known, content_of, reasoning_of, string_pieces_of
 from parsers.kimi_k3.text_scanner import TextScanner
 
 _Sink = Callable[[str, int], None]
-_forget: Callable[[str], None] = deque[str](maxlen=0).append
 _NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
@@ -57,7 +56,6 @@ class KimiK3Parser:
     def __init__(self, options: OutputOptions, detokenizer: Detokenizer) -> None:
         self.reasoning_retracted = False
         self._detokenizer = detokenizer
-        self._texts = detokenizer.texts
         self._scanner = TextScanner()
         self._events: list[OutputEvent] = []
         self._calls = ToolCallWriter(
@@ -69,8 +67,6 @@ class KimiK3Parser:
         self._thought: list[str] = []
         """The first reasoning, kept until it is certain that it is none."""
         self._may_retract = True
-        self._recent: list[str] = []
-        """Single tokens of reasoning that have not been counted and kept yet."""
         self._reasoning_tokens = 0
         self._held: list[str] = []
         self._tag: TagReader | None = None
@@ -83,17 +79,25 @@ class KimiK3Parser:
         }
         self._state = State.DONE
         self._sink: _Sink = self._drop
-        self._quick: EventsOf | None = None
-        self._record: Callable[[str], None] = _forget
+        self._known: Known = UNKNOWN
+        self._keeps = False
+        """Whether single tokens are kept in `_recent`."""
+        self._recent = array("I")
+        """Single tokens of reasoning or of a string, until something else comes."""
+        self._ways: dict[State, Known] = {
+            State.THINK: reasoning_of(detokenizer),
+            State.RESPONSE: content_of(detokenizer),
+        }
+        self._reading_tag = Held(detokenizer.texts, self._read_tag_quickly)
         self._enter(State.THINK if options.thinking else State.RESPONSE)
-        self._choose_quick_way()
+        self._know()
 
     def __repr__(self) -> str:
         return f"<KimiK3Parser {self._state.name}, {self._calls.complete} calls>"
 
     @property
     def reasoning_tokens(self) -> int:
-        return self._reasoning_tokens + len(self._recent)
+        return self._reasoning_tokens + (len(self._recent) if self._state is State.THINK else 0)
 
     @property
     def incomplete_calls(self) -> Collection[int]:
@@ -103,25 +107,24 @@ class KimiK3Parser:
         return self._calls.finished()
 
     def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]:
-        if (quick := self._quick) and len(token_ids) == 1:
-            token_id = token_ids[0]
-            if token_id < FIRST_CONTROL_ID:
-                text = self._texts[token_id]
-                if text:
-                    self._record(text)
-                    return quick(text)
-        events = self._feed_slowly(token_ids)
-        self._choose_quick_way()
+        try:
+            (token_id,) = token_ids
+            events = self._known[token_id]
+        except (LookupError, ValueError):
+            return self._feed_slowly(token_ids)
+        if self._keeps:
+            self._recent.append(token_id)
         return events
 
     def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         self._events = events
+        self._take_recent()
         detokenizer = self._detokenizer
         push = detokenizer.push
         run: list[str] = []
         for token_id in token_ids:
-            if token_id < FIRST_CONTROL_ID:
+            if 0 <= token_id < FIRST_CONTROL_ID:
                 run.append(push(token_id))
             else:
                 if detokenizer.pending:
@@ -134,13 +137,15 @@ class KimiK3Parser:
                 self._control(token_id)
         if run:
             self._sink("".join(run), len(run))
+        self._know()
         return events
 
     def feed_text(self, text: str) -> list[OutputEvent]:
         """The same for a worker that sends text and no ids; reasoning tokens are then not counted."""
         events: list[OutputEvent] = []
         self._events = events
-        self._quick = None
+        self._known, self._keeps = UNKNOWN, False
+        self._take_recent()
         for piece in self._scanner.feed(text):
             if isinstance(piece, str):
                 self._sink(piece, 0)
@@ -152,6 +157,7 @@ class KimiK3Parser:
         """The end: an unfinished tag and half a character are dropped, then `Finish`."""
         events: list[OutputEvent] = []
         self._events = events
+        self._take_recent()
         if self._tag is None:
             self._sink(self._scanner.finish(), 0)
         if self._state in AT_END:
@@ -171,14 +177,7 @@ class KimiK3Parser:
         if text:
             self._events.append(ReasoningDelta(text))
             if self._may_retract:
-                self._keep_recent()
                 self._thought.append(text)
-
-    def _keep_recent(self) -> None:
-        self._reasoning_tokens += len(self._recent)
-        if self._may_retract:
-            self._thought += self._recent
-        self._recent.clear()
 
     def _respond(self, text: str, tokens: int) -> None:
         if text:
@@ -200,26 +199,42 @@ class KimiK3Parser:
 
     # The same for one ordinary token.
 
-    def _choose_quick_way(self) -> None:
-        """Good until something else than a whole ordinary token comes."""
-        self._record, self._quick = _forget, None
+    def _know(self) -> None:
+        """Choose what answers single tokens; good until something else comes."""
+        self._known, self._keeps = UNKNOWN, False
         if self._detokenizer.pending:
             return
         if self._tag is not None:
-            self._quick = self._read_tag_quickly
-        elif self._state is State.THINK:
-            self._record, self._quick = self._recent.append, reasoning_of
-        elif self._state is State.RESPONSE:
-            self._quick = content_of
-        elif self._state is State.ARGUMENT and self._calls.in_string:
-            self._record, self._quick = self._calls.pieces.append, string_pieces_of(self._calls.index)
+            self._known = self._reading_tag
+        elif self._state is State.ARGUMENT:
+            if self._calls.in_string:
+                self._known, self._keeps = string_pieces_of(self._detokenizer, self._calls.index), True
+        elif self._state in self._ways:
+            self._known, self._keeps = self._ways[self._state], self._state is State.THINK
+
+    def _take_recent(self) -> None:
+        """What single tokens said goes where it would have gone at once."""
+        recent = self._recent
+        if not recent:
+            return
+        if self._state is State.ARGUMENT:
+            self._calls.pieces.append(self._text_of(recent))
+        else:
+            self._reasoning_tokens += len(recent)
+            if self._may_retract:
+                self._thought.append(self._text_of(recent))
+        self._recent = array("I")
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        texts = self._detokenizer.texts
+        return "".join([texts[token] or "" for token in tokens])
 
     def _read_tag_quickly(self, text: str) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         if self._tag is not None and not self._tag.feed(text, 1):
             self._events = events
             self._release_tag()
-            self._choose_quick_way()
+            self._known = UNKNOWN  # the next token finds out
         return events
 
     # What control tokens do.
@@ -265,10 +280,9 @@ class KimiK3Parser:
 
     def _step(self, name: str, tag: Tag | None) -> None:
         state, effects = TABLE[self._state][name]
-        if self._state is State.THINK:
-            self._keep_recent()
-            if state is not State.THINK and Effect.RETRACT_THOUGHT not in effects:
-                self._forget_thought()
+        leaves = self._state is State.THINK and state is not State.THINK
+        if leaves and Effect.RETRACT_THOUGHT not in effects:
+            self._forget_thought()
         for effect in effects:
             self._apply(effect, tag)
         if self._state is not State.DONE:

@@ -1,36 +1,94 @@
-"""Events of single pieces of text, made once: a vocabulary has few of them, and an answer many."""
+"""Answers for single ordinary tokens, which is how most tokens come.
+
+In a state that shows text, what a token gives depends on the token alone: its events are made once for a
+vocabulary and shared. Where it does not, a token still leads nowhere else than into what is being read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from json.encoder import encode_basestring as quoted
+from typing import Protocol
 
-from parsers.base import ContentDelta, OutputEvent, ReasoningDelta, ToolArgumentsDelta
+from parsers.base import ContentDelta, Detokenizer, OutputEvent, ReasoningDelta, ToolArgumentsDelta
+from parsers.kimi_k3.markers import FIRST_CONTROL_ID
 
 _LIMIT = 32_768
-"""Texts that are remembered of each kind, at about 100 bytes each."""
+"""Tokens that are remembered of each kind, at about 150 bytes each."""
+_MAX_CALLS = 4
+"""Calls of an answer whose pieces are remembered."""
 
-EventsOf = Callable[[str], Sequence[OutputEvent]]
+Texts = Sequence[str | None]
 
 
-class _Pieces(dict[str, tuple[OutputEvent]]):
-    def __init__(self, make: Callable[[str], OutputEvent]) -> None:
+class Known(Protocol):
+    """The events of one token in a state."""
+
+    def __getitem__(self, token_id: int) -> Sequence[OutputEvent]:
+        """Raises LookupError for a control token, an unknown one, and one that is no whole characters."""
+        ...
+
+
+class _Shown(dict[int, tuple[OutputEvent]]):
+    """Where text is shown as it comes."""
+
+    def __init__(self, texts: Texts, make: Callable[[str], OutputEvent]) -> None:
         super().__init__()
+        self._texts = texts
         self._make = make
 
-    def __missing__(self, text: str) -> tuple[OutputEvent]:
-        events = (self._make(text),)
+    def __missing__(self, token_id: int) -> tuple[OutputEvent]:
+        events = (self._make(whole_text(self._texts, token_id)),)
         if len(self) < _LIMIT:
-            self[text] = events
+            self[token_id] = events
         return events
 
 
-reasoning_of: EventsOf = _Pieces(ReasoningDelta).__getitem__
-content_of: EventsOf = _Pieces(ContentDelta).__getitem__
+class Held:
+    """Where text is only taken in."""
+
+    def __init__(self, texts: Texts, take: Callable[[str], Sequence[OutputEvent]]) -> None:
+        self._texts = texts
+        self._take = take
+
+    def __getitem__(self, token_id: int) -> Sequence[OutputEvent]:
+        return self._take(whole_text(self._texts, token_id))
 
 
-@lru_cache(maxsize=8)
-def string_pieces_of(call: int) -> EventsOf:
-    """Pieces inside a string argument of the call with that index."""
-    return _Pieces(lambda text: ToolArgumentsDelta(call, quoted(text)[1:-1])).__getitem__
+UNKNOWN: Known = dict[int, Sequence[OutputEvent]]()
+"""Where every token must be looked at."""
+
+
+def whole_text(texts: Texts, token_id: int) -> str:
+    """Text of an ordinary token that is whole characters. Raises LookupError for any other."""
+    text = texts[token_id] if 0 <= token_id < FIRST_CONTROL_ID else None
+    if not text:
+        raise KeyError(token_id)
+    return text
+
+
+def reasoning_of(detokenizer: Detokenizer) -> Known:
+    return _shared(detokenizer, "reasoning", ReasoningDelta)
+
+
+def content_of(detokenizer: Detokenizer) -> Known:
+    return _shared(detokenizer, "content", ContentDelta)
+
+
+def string_pieces_of(detokenizer: Detokenizer, call: int) -> Known:
+    """Inside a string argument of the call with that index."""
+
+    def make(text: str) -> OutputEvent:
+        return ToolArgumentsDelta(call, quoted(text)[1:-1])
+
+    if call >= _MAX_CALLS:
+        return _Shown(detokenizer.texts, make)
+    return _shared(detokenizer, f"string {call}", make)
+
+
+def _shared(detokenizer: Detokenizer, kind: str, make: Callable[[str], OutputEvent]) -> Known:
+    known = detokenizer.memo.get(kind)
+    if known is None:
+        known = detokenizer.memo[kind] = _Shown(detokenizer.texts, make)
+    shown: Known = known
+    return shown

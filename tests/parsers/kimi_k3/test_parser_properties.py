@@ -32,13 +32,13 @@ ANY_TEXT = st.lists(st.characters(exclude_categories=["Cs"]) | st.sampled_from(M
 )
 KEYS = st.text(st.characters(categories=["L"]), min_size=1, max_size=6)
 ARGUMENTS = st.lists(st.tuples(KEYS, VALUES, st.sampled_from(["string", "number", "object", "odd", None])))
-CALLS = st.lists(st.tuples(KEYS, ARGUMENTS), max_size=3)
+CALLS = st.lists(st.tuples(KEYS, ARGUMENTS), max_size=7)
 WORDS = (
     *("think", "response", "tools", "call", "argument", "json", "message"),
     *(' tool="f"', ' key="k"', ' type="number"', "12", " x", "\n", "🙂", "<|", "nonsense"),
 )
 SOUP = st.lists(
-    st.sampled_from([OPEN_ID, OPEN_ID, CLOSE_ID, CLOSE_ID, SEP_ID, SEP_ID, 163_586, 163_605])
+    st.sampled_from([OPEN_ID, OPEN_ID, CLOSE_ID, CLOSE_ID, SEP_ID, SEP_ID, 163_586, 163_605, -1, 2**40])
     | st.sampled_from(WORDS)
     | st.integers(0, 255),
     max_size=40,
