@@ -12,7 +12,7 @@ import time
 import uvloop
 from aiohttp import web
 
-from gateway.api.server import admin_app, public_app
+from gateway.api.server import admin_runner, public_runner
 from gateway.api.services import Services
 from gateway.config import Settings, StartupError
 from gateway.fleet.feeds import KvFeeds
@@ -29,7 +29,8 @@ from router.selector import Router
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 75.0
+TIMES = {"keepalive_timeout": 75.0, "shutdown_timeout": 0.5}
+"""Of both listeners, in seconds."""
 POLL_SECONDS = 0.05
 CUT_OFF_SECONDS = 0.3
 """For the error frames of streams that are cut off to go out."""
@@ -73,8 +74,9 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        url = await _listen(stack, public_app(services), settings.host, settings.port)
-        admin_url = await _listen(stack, admin_app(services), settings.admin_host, settings.admin_port)
+        public, admin = await public_runner(services, **TIMES), await admin_runner(services, **TIMES)
+        url = await _listen(stack, public, settings.host, settings.port)
+        admin_url = await _listen(stack, admin, settings.admin_host, settings.admin_port)
         await services.fleet.start()
         stack.push_async_callback(services.fleet.stop)
         # What start-up built lives as long as the process: the collector need not walk it again and again.
@@ -86,16 +88,8 @@ async def _serve(settings: Settings) -> None:
         await _drain(services)
 
 
-async def _listen(stack: contextlib.AsyncExitStack, app: web.Application, host: str, port: int) -> str:
+async def _listen(stack: contextlib.AsyncExitStack, runner: web.AppRunner, host: str, port: int) -> str:
     """The URL that is listened on. Raises StartupError."""
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=KEEP_ALIVE_SECONDS,
-        shutdown_timeout=0.5,
-    )
-    await runner.setup()
     stack.push_async_callback(runner.cleanup)
     try:
         await web.TCPSite(runner, host, port, backlog=4096).start()

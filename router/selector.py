@@ -106,6 +106,8 @@ class Router:
         self._targets: dict[WorkerKey, Target] = {}
         self._serving: dict[tuple[str, Role, frozenset[str] | None], list[Target]] = {}
         """Available targets by (model, role, pools), filled on demand; emptied when the fleet changes."""
+        self._apart = False
+        """Some workers do prefill or decode alone."""
         self._routed = 0
         self._refused = 0
         self._ignored_events = 0
@@ -123,7 +125,7 @@ class Router:
             self._targets[key] = target
             targets.append(target)
         self._workers[info.worker] = _Worker(info, targets)
-        self._serving.clear()
+        self._fleet_changed()
 
     def remove_worker(self, name: str) -> None:
         """Forget a worker and its blocks at once; its open reservations stay releasable. Unknown is fine."""
@@ -135,14 +137,14 @@ class Router:
             self._rules.close(target.key)
             self._index.close(target.source)
             self._loads.drop(target.key)
-        self._serving.clear()
+        self._fleet_changed()
 
     def set_available(self, name: str, available: bool) -> None:
         """Health: an unavailable worker gets no requests and keeps its blocks. Unknown is fine."""
         worker = self._workers.get(name)
         if worker is not None and worker.available != available:
             worker.available = available
-            self._serving.clear()
+            self._fleet_changed()
 
     def route(self, request: RouteRequest) -> Placement:
         """Choose a rank and reserve a place on it.
@@ -198,6 +200,8 @@ class Router:
 
         `request.role` is not looked at. Where there are both kinds, the one that costs fewer seconds.
         """
+        if not self._apart:
+            return False
         prefill = self._unexcluded(request, "prefill")
         decode = self._unexcluded(request, "decode")
         if not prefill and not decode:
@@ -251,6 +255,10 @@ class Router:
                 for target in worker.targets
             ],
         )
+
+    def _fleet_changed(self) -> None:
+        self._serving.clear()
+        self._apart = any(worker.info.role != "aggregated" for worker in self._workers.values())
 
     def _cheapest(self, targets: Sequence[Target], found: Found) -> float:
         return min(

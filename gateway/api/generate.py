@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.api.errors import body_of, in_stream
 from gateway.api.fields import Field, read_fields
 from gateway.api.relay import relay
-from gateway.api.services import SERVICES, Services
+from gateway.api.services import Services
 from gateway.api.stream_response import StreamRenderer, stream_answer
 from gateway.api.usage import Usage, usage_of
 from gateway.engines.base import EngineError
@@ -60,11 +60,12 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     """The same, and the number of choices."""
 
 
-def generating(surface: Surface) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+def generating(
+    surface: Surface, services: Services
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """The aiohttp handler of a surface."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        services = request.app[SERVICES]
         started = asyncio.get_running_loop().time()
         if services.draining:
             raise unavailable("The gateway is shutting down.", "shutting_down")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -85,10 +85,11 @@ class PrefillAnswer(msgspec.Struct, frozen=True):
 class EngineClient(Protocol):
     """One worker's protocol; token ids in, token ids out."""
 
-    async def start(self, request: EngineRequest, sink: TokenSink) -> EngineCall:
+    async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> EngineCall:
         """Send the request; returns when the worker accepted it (response headers are in).
 
-        Raises EngineError when it did not.
+        `sink` is called when the request is on its way: what it builds costs no time while the worker is
+        busy. Raises EngineError when the worker did not accept it.
         """
         ...
 

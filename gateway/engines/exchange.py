@@ -80,8 +80,11 @@ class Exchange:
         self._connection = connection
         connection.send(head, body, self)
         try:
+            self.handle_sent()
             await self._head
-        except asyncio.CancelledError:
+        except (ConnectionLostError, EngineError):
+            raise
+        except BaseException:
             connection.abort()
             raise
 
@@ -108,6 +111,9 @@ class Exchange:
     def handle_event(self, payload: bytes) -> None:
         """One event's data. Raises EngineError (the stream is dropped) or msgspec.DecodeError."""
         raise NotImplementedError
+
+    def handle_sent(self) -> None:
+        """The request is on its way; twice when a reused connection died."""
 
     def handle_read_end(self) -> None:
         """A read's events have all been handled."""

@@ -6,7 +6,7 @@ absent) and `/v1/completions` with ids and `return_token_ids`. Both stream event
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
@@ -71,9 +71,10 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 class VllmCall(Exchange):
     """One generation; feeds a TokenSink from inside the connection's `data_received`."""
 
-    def __init__(self, sink: TokenSink) -> None:
+    def __init__(self, sink: Callable[[], TokenSink]) -> None:
         super().__init__()
-        self._sink = sink
+        self._make_sink = sink
+        self._sink: TokenSink | None = None
         self._finished = False
         self._ended = False
 
@@ -85,6 +86,7 @@ class VllmCall(Exchange):
         if chunk.error is not None:
             raise _stream_error(chunk.error)
         sink = self._sink
+        assert sink is not None
         for choice in chunk.choices:
             if choice.token_ids:
                 sink.on_tokens(choice.index, choice.token_ids)
@@ -98,8 +100,13 @@ class VllmCall(Exchange):
         if chunk.usage is not None:
             sink.on_usage(_usage(chunk.usage))
 
+    def handle_sent(self) -> None:
+        if self._sink is None:
+            self._sink = self._make_sink()
+
     def handle_read_end(self) -> None:
-        self._sink.flush()
+        if self._sink is not None:
+            self._sink.flush()
 
     def check_complete(self) -> str | None:
         if self._finished and self._ended:
@@ -114,7 +121,7 @@ class VllmEngine:
         self.endpoint = endpoint
         self._pool = ConnectionPool(url)
 
-    async def start(self, request: EngineRequest, sink: TokenSink) -> VllmCall:
+    async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> VllmCall:
         call = VllmCall(sink)
         delivery = EVERY_CHUNK if request.usage_on_every_chunk else STREAMED
         await call.open(self._pool, PATHS[self.endpoint], self._body(request, delivery), _headers(request))

@@ -103,11 +103,13 @@ class Dispatcher:
 
     def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
         """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
-        pair = self._router.prefers_pair(route_request(job, "aggregated", failed))
+        request = route_request(job, "aggregated", failed)
+        pair = self._router.prefers_pair(request)
         several = pair and job.choices > 1
-        role: Role = "decode" if pair and not several else "aggregated"
+        if pair and not several:
+            request = route_request(job, "decode", failed)
         try:
-            placement = self._router.route(route_request(job, role, failed))
+            placement = self._router.route(request)
         except NoWorkerError:
             if failure is not None:
                 raise failure from None

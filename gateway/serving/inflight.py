@@ -55,8 +55,12 @@ class InFlight:
         self, engine: EngineClient, request: EngineRequest, generation: GenerationFactory
     ) -> None:
         """Returns with the first output, or at the end of a generation without any. Raises EngineError."""
-        self.generation = generation(self)
-        self._call = call = await engine.start(request, self.generation)
+
+        def sink() -> Generation:
+            self.generation = created = generation(self)
+            return created
+
+        self._call = call = await engine.start(request, sink)
         if self._stopped:
             call.abort()
         call.done.add_done_callback(self._on_done)

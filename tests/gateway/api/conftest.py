@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from gateway.api.server import public_app
+from gateway.api.server import public_runner
 from gateway.api.services import Services
 from gateway.app import build
 from gateway.config import Settings, WorkerSettings
@@ -65,8 +65,7 @@ async def gateway(
         profile = Profile(models=(MODEL,), context_length=context_length, endpoint=endpoint)
         for worker in services.fleet.workers.values():
             await _put_in(services, worker, profile)
-        runner = web.AppRunner(public_app(services), handler_cancellation=True, shutdown_timeout=0.1)
-        await runner.setup()
+        runner = await public_runner(services, shutdown_timeout=0.1)
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         session = await stack.enter_async_context(aiohttp.ClientSession())

@@ -10,7 +10,7 @@ import aiohttp
 import numpy as np
 from aiohttp import web
 
-from gateway.api.server import admin_app
+from gateway.api.server import admin_runner
 from router.events import BlockStored
 from router.messages import WorkerInfo, WorkerKey
 from tests.gateway.api.conftest import MODEL, Gateway, gateway
@@ -21,8 +21,7 @@ IDS = list(range(1, 41))
 @asynccontextmanager
 async def admin(gw: Gateway) -> AsyncIterator[str]:
     """The URL of the gateway's dry run."""
-    runner = web.AppRunner(admin_app(gw.services), shutdown_timeout=0.1)
-    await runner.setup()
+    runner = await admin_runner(gw.services, shutdown_timeout=0.1)
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/route"

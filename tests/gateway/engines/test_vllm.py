@@ -75,7 +75,7 @@ def request(**changes: object) -> EngineRequest:
 async def generate(
     url: str, sink: Sink, endpoint: Endpoint = "generate", engine: VllmEngine | None = None
 ) -> VllmCall:
-    call = await (engine or VllmEngine(url, endpoint)).start(request(), sink)
+    call = await (engine or VllmEngine(url, endpoint)).start(request(), lambda: sink)
     await call.done
     return call
 
@@ -235,8 +235,8 @@ async def test_a_frozen_worker_that_is_taken_out_lets_its_requests_go(
     monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.1)
     async with running(endless_stream(tokens(1))) as streaming, running(silence) as silent:
         engine, other = VllmEngine(streaming.url, "generate"), VllmEngine(silent.url, "generate")
-        call = await engine.start(request(), Sink())
-        unanswered = asyncio.create_task(other.start(request(), Sink()))
+        call = await engine.start(request(), Sink)
+        unanswered = asyncio.create_task(other.start(request(), Sink))
         await silent.asked.wait()
         engine.close()
         other.close()
@@ -260,7 +260,7 @@ async def test_a_worker_that_is_taken_out_may_finish_what_it_goes_on_with(
 
     async with running(slowly) as worker:
         engine, sink = VllmEngine(worker.url, "generate"), Sink()
-        call = await engine.start(request(), sink)
+        call = await engine.start(request(), lambda: sink)
         engine.close()
         await asyncio.wait_for(call.done, 20)
     assert sink.tokens == list(range(15))
@@ -268,14 +268,14 @@ async def test_a_worker_that_is_taken_out_may_finish_what_it_goes_on_with(
 
 async def test_usage_is_asked_for_on_every_chunk_of_a_stream_that_may_be_ended_early() -> None:
     async with running(stream(tokens(finish="stop"))) as worker:
-        call = await VllmEngine(worker.url, "generate").start(request(usage_on_every_chunk=True), Sink())
+        call = await VllmEngine(worker.url, "generate").start(request(usage_on_every_chunk=True), Sink)
         await call.done
         assert worker.requests[0][1]["stream_options"]["continuous_usage_stats"] is True
 
 
 async def test_an_aborted_call_closes_its_connection_and_resolves() -> None:
     async with running(endless_stream(tokens(1))) as worker:
-        call = await VllmEngine(worker.url, "generate").start(request(), Sink())
+        call = await VllmEngine(worker.url, "generate").start(request(), Sink)
         call.abort()
         await call.done
         await asyncio.wait_for(worker.left.wait(), 5)
@@ -283,7 +283,7 @@ async def test_an_aborted_call_closes_its_connection_and_resolves() -> None:
 
 async def test_cancelling_the_start_closes_the_connection() -> None:
     async with running(silence) as worker:
-        task = asyncio.create_task(VllmEngine(worker.url, "generate").start(request(), Sink()))
+        task = asyncio.create_task(VllmEngine(worker.url, "generate").start(request(), Sink))
         await worker.asked.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -324,5 +324,5 @@ async def test_a_data_parallel_rank_goes_out_as_a_header() -> None:
     async with server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(EngineError):
-            await VllmEngine(url, "generate").start(request(dp_rank=3), Sink())
+            await VllmEngine(url, "generate").start(request(dp_rank=3), Sink)
     assert b"X-data-parallel-rank: 3\r\n" in seen[0]
