@@ -52,7 +52,7 @@ def build(settings: Settings) -> Services:
     except TokenizerError as error:
         raise StartupError(str(error)) from None
     metrics = Metrics()
-    router = Router(settings.policy)
+    router = Router(settings.policy, clock=time.monotonic)
     feeds = KvFeeds(router)
     fleet = Fleet(settings.effective_workers(), router, feeds)
     metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds), token_metrics(encodings)]

@@ -8,8 +8,8 @@ import msgspec
 
 from router.cost import CostModel, CostTerms
 from router.messages import WorkerKey
-from router.policy import Target
 from router.rules import RuleKeeper
+from router.target import Ask, Target
 from router.variants import Found
 
 
@@ -46,8 +46,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 class Explainer:
     """Describes the candidates of one prompt."""
 
-    def __init__(self, policy: str, cost: CostModel, rules: RuleKeeper, found: Found) -> None:
+    def __init__(self, policy: str, cost: CostModel, rules: RuleKeeper, found: Found, ask: Ask) -> None:
         self._policy = policy
+        self._ask = ask
         self._cost = cost
         self._rules = rules
         self._found = found
@@ -64,7 +65,7 @@ class Explainer:
 
     def _candidate(self, target: Target, full: str, chosen: Target | None) -> Candidate:
         found = self._found
-        terms = self._terms(target)
+        terms = self._cost.terms(target, self._ask)
         looked_up = found.looked_up(target)
         by_rule: Mapping[str, int] = {}
         if looked_up is not None:
@@ -77,31 +78,23 @@ class Explainer:
             cached_tokens=found.overlap(target),
             rule=self._rules.shown(target.source),
             by_rule=by_rule,
-            seconds=_sum(terms),
+            seconds=terms.total,
             terms=terms,
             verdict=full or self._verdict(target, terms, chosen),
         )
-
-    def _terms(self, target: Target) -> CostTerms:
-        held = self._found.overlaps.get(target.source, 0)
-        return self._cost.terms(target.load, max(self._found.prompt_tokens - held, 0))
 
     def _verdict(self, target: Target, terms: CostTerms, chosen: Target | None) -> str:
         if chosen is None or target is chosen:
             return "chosen"
         if self._policy != "kv":
             return f"the policy {self._policy} took another"
-        best = self._terms(chosen)
-        more = _sum(terms) - _sum(best)
+        best = self._cost.terms(chosen, self._ask)
+        more = terms.total - best.total
         if abs(more) < 1e-9:
             return "as cheap, but used more recently"
         parts = {name: getattr(terms, name) - getattr(best, name) for name in CostTerms.__struct_fields__}
         worst = max(parts, key=parts.__getitem__)
         return f"{more:.4f} s more, most of it {worst}"
-
-
-def _sum(terms: CostTerms) -> float:
-    return terms.queue + terms.prefill + terms.decodes
 
 
 def _full(target: Target) -> str:

@@ -65,6 +65,9 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only workers of these pools are eligible; None for all."""
     variants: Sequence[Variant] = ()
     """Where pools differ in encoding: the prompt by pool, instead of `token_ids` and `pools`."""
+    transfer_seconds: Mapping[str, float] = {}
+    """By worker: seconds that the prompt's KV cache takes between it and the worker of the other leg, as the
+    handoff has measured the link; 0 where it is absent."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,8 @@ class Release(msgspec.Struct, frozen=True):
     reservation: int
     output_tokens: int = 0
     cached_tokens: int | None = None
+    failed: bool = False
+    """Whether the worker failed it (and not the client, or another leg)."""
 
 
 class NoWorkerError(Exception):

@@ -2,56 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
 from router.cost import CostModel
-from router.holdings import Source
-from router.load import Load
-from router.messages import WorkerInfo, WorkerKey
-
-
-class Target:
-    """One worker rank that may be chosen."""
-
-    __slots__ = ("capacity", "info", "key", "last_used", "load", "source")
-
-    def __init__(
-        self, info: WorkerInfo, key: WorkerKey, load: Load, source: Source, last_used: float
-    ) -> None:
-        self.info = info
-        self.key = key
-        self.load = load
-        self.source = source
-        self.last_used = last_used
-        """Number of the last route that chose it; unused ranks have negative numbers in random order."""
-        self.capacity: float = float("inf") if info.max_num_seqs is None else info.max_num_seqs
-        """Sequences that the rank runs at once; more would wait in its queue."""
-
-
-Overlaps = Mapping[Source, int]
-"""Usable cached tokens of the prompt at hand; absent is 0."""
+from router.target import Ask, Target
 
 
 class Policy(Protocol):
-    """Chooses one of at least one target for a prompt of `prompt_tokens`."""
+    """Chooses one of at least one target."""
 
-    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target: ...
+    def choose(self, targets: Sequence[Target], ask: Ask) -> Target: ...
 
 
 class KvPolicy:
-    """The fewest predicted seconds, counting what each rank has cached."""
+    """The lowest cost, counting what each rank has cached."""
 
     def __init__(self, cost: CostModel, _random: Random) -> None:
         self._cost = cost
 
-    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target:
-        seconds, cached = self._cost.seconds, overlaps.get
+    def choose(self, targets: Sequence[Target], ask: Ask) -> Target:
+        seconds = self._cost.seconds
         best = targets[0]
         lowest = float("inf")
         for target in targets:
-            cost = seconds(target.load, prompt_tokens - cached(target.source, 0))
+            cost = seconds(target, ask)
             if cost < lowest or (cost == lowest and target.last_used < best.last_used):
                 best, lowest = target, cost
         return best
@@ -63,9 +39,9 @@ class LeastLoadedPolicy:
     def __init__(self, cost: CostModel, _random: Random) -> None:
         self._cost = cost
 
-    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
-        seconds = self._cost.seconds
-        return min(targets, key=lambda target: (seconds(target.load, 0), target.last_used))
+    def choose(self, targets: Sequence[Target], ask: Ask) -> Target:
+        occupied, now = self._cost.occupied, ask.now
+        return min(targets, key=lambda target: (occupied(target.load, now), target.last_used))
 
 
 class PowerOfTwoPolicy:
@@ -75,9 +51,8 @@ class PowerOfTwoPolicy:
         self._least_loaded = LeastLoadedPolicy(cost, random)
         self._random = random
 
-    def choose(self, targets: Sequence[Target], overlaps: Overlaps, prompt_tokens: int) -> Target:
-        drawn = self._random.sample(targets, min(2, len(targets)))
-        return self._least_loaded.choose(drawn, overlaps, prompt_tokens)
+    def choose(self, targets: Sequence[Target], ask: Ask) -> Target:
+        return self._least_loaded.choose(self._random.sample(targets, min(2, len(targets))), ask)
 
 
 class RoundRobinPolicy:
@@ -86,7 +61,7 @@ class RoundRobinPolicy:
     def __init__(self, _cost: CostModel, _random: Random) -> None:
         pass
 
-    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
+    def choose(self, targets: Sequence[Target], _ask: Ask) -> Target:
         return min(targets, key=lambda target: target.last_used)
 
 
@@ -96,7 +71,7 @@ class RandomPolicy:
     def __init__(self, _cost: CostModel, random: Random) -> None:
         self._random = random
 
-    def choose(self, targets: Sequence[Target], _overlaps: Overlaps, _prompt_tokens: int) -> Target:
+    def choose(self, targets: Sequence[Target], _ask: Ask) -> Target:
         return self._random.choice(targets)
 
 

@@ -13,7 +13,7 @@ from router.holdings import Source
 from router.index import PrefixIndex
 from router.lookup import Match
 from router.messages import RouteRequest, TokenIds
-from router.policy import Overlaps, Target
+from router.target import Overlaps, Target
 
 _NO_SURPLUS: Mapping[str, int] = {}
 

@@ -114,3 +114,8 @@ class EngineError(Exception):
         self.status = status
         self.param = param
         self.retryable = retryable
+
+    @property
+    def blames_worker(self) -> bool:
+        """Whether the worker failed, rather than refused what the client asked for."""
+        return self.status is None or self.status >= 500

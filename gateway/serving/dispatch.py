@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Protocol
 
 import msgspec
@@ -103,6 +104,7 @@ class Dispatcher:
 
     def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
         """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
+        began = time.perf_counter()
         request = route_request(job, "aggregated", failed)
         pair = self._router.prefers_pair(request)
         several = pair and job.choices > 1
@@ -117,6 +119,7 @@ class Dispatcher:
                 # Each choice would use the KV handle, which is good for one.
                 raise bad_request("`n` above 1 needs a worker that prefills and decodes.", "n") from None
             raise
+        self._metrics.routing.observe(time.perf_counter() - began)
         return InFlight(
             self._router,
             placement,
@@ -150,25 +153,26 @@ class Dispatcher:
                     raise _PrefillFailedError(failure, failed) from None
                 raise
             flight.prefill_started(placement)
-            cached: int | None = None
+            blamed = False
             try:
                 engine = self._engine(placement)
                 leg = _engine_request(job, placement)
                 leg.constraint = None  # its one token is not kept
                 result = await self._handoff.prefill(engine, leg)
-                cached = result.cached_tokens
+                flight.prefilled(result.cached_tokens)
                 return self._handoff.decode_request(request, result.handle)
             except EngineError as error:
                 self._note_failure(job, placement.target.worker, error)
                 failed |= {placement.target.worker}
                 failure = error
+                blamed = error.blames_worker
                 if not error.retryable or len(failed) >= MAX_ATTEMPTS:
                     raise _PrefillFailedError(error, failed) from None
             except HandoffError as error:
                 self._metrics.handles_dropped += 1
                 raise _PrefillFailedError(EngineError(str(error), retryable=True)) from None
             finally:
-                flight.prefill_ended(cached)
+                flight.prefill_ended(failed=blamed)
 
     def _engine(self, placement: Placement) -> EngineClient:
         engine = self._engines.engine(placement.target.worker)

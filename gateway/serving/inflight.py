@@ -45,6 +45,7 @@ class InFlight:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._call: EngineCall | None = None
         self._stopped = False
+        self._failed = False
         self._closed = False
         self._started = started
         self._prefill_cached: int | None = None
@@ -60,7 +61,11 @@ class InFlight:
             self.generation = created = generation(self)
             return created
 
-        self._call = call = await engine.start(request, sink)
+        try:
+            self._call = call = await engine.start(request, sink)
+        except EngineError as error:
+            self._failed = error.blames_worker
+            raise
         if self._stopped:
             call.abort()
         call.done.add_done_callback(self._on_done)
@@ -100,6 +105,7 @@ class InFlight:
         self._closed = True
         self._group.discard(self)
         if self._call is not None:
+            self._failed = _blames_worker(self._call.done)
             self._call.abort()
         generation = self.generation
         self._router.release(
@@ -107,6 +113,7 @@ class InFlight:
                 reservation=self.placement.reservation,
                 output_tokens=generation.completion_tokens if generation is not None else 0,
                 cached_tokens=None if self.pair else self.cached_tokens,
+                failed=self._failed,
             )
         )
 
@@ -141,11 +148,16 @@ class InFlight:
         self.prefill = placement
         self._prefill_at = self._loop.time()
 
-    def prefill_ended(self, cached_tokens: int | None) -> None:
-        """The prefill leg is over, well or not; its reservation is released."""
+    def prefilled(self, cached_tokens: int | None) -> None:
+        """The prefill leg has answered: with its first token, and all that it generates."""
         assert self.prefill is not None
         self._prefill_cached = cached_tokens
-        self._router.release(Release(self.prefill.reservation, cached_tokens=cached_tokens))
+        self._router.first_token(FirstToken(self.prefill.reservation, cached_tokens))
+
+    def prefill_ended(self, *, failed: bool) -> None:
+        """The prefill leg is over, well or not; its reservation is released."""
+        assert self.prefill is not None
+        self._router.release(Release(self.prefill.reservation, failed=failed))
         now = self._loop.time()
         self._metrics.prefill_leg.observe(now - self._prefill_at)
         self._prefill_at = now
@@ -177,3 +189,10 @@ class InFlight:
         self.on_output()
         if not self._ended.done():
             self._ended.set_result(None)
+
+
+def _blames_worker(done: asyncio.Future[None]) -> bool:
+    if not done.done() or done.cancelled():
+        return False
+    error = done.exception()
+    return isinstance(error, EngineError) and error.blames_worker

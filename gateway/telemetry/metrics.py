@@ -17,6 +17,7 @@ LATENCY_BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25),
     *(0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
+ROUTING_BUCKETS = (*(0.000_02, 0.000_05, 0.0001, 0.0002, 0.0005), *(0.001, 0.002, 0.005, 0.02, 0.1))
 
 
 class Histogram:
@@ -61,6 +62,7 @@ class Metrics:
         self.first_token = Histogram()
         self.inter_token = Histogram()
         self.prefill_leg = Histogram()
+        self.routing = Histogram(ROUTING_BUCKETS)
         self.handoff = Histogram()
         self.handles_dropped = 0
         self.tool_calls = 0
@@ -131,6 +133,7 @@ class _Reader(Collector):
             yield CounterMetricFamily(f"kvgateway_{name}", text, value)
         yield _histogram("time_to_first_token_seconds", "Request in to first token.", metrics.first_token)
         yield _histogram("inter_token_seconds", "Time between tokens of a stream.", metrics.inter_token)
+        yield _histogram("routing_seconds", "Choosing a worker.", metrics.routing)
         yield _histogram("prefill_leg_seconds", "Prefill leg of a handoff.", metrics.prefill_leg)
         yield _histogram("handoff_seconds", "Prefill's answer to decode's first token.", metrics.handoff)
         for source in metrics.sources:

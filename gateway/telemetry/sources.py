@@ -11,7 +11,8 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import WorkerState
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import Tokenizer
-from router.selector import Router, RouterStats, TargetStats
+from router.selector import Router
+from router.stats import RouterStats, TargetStats
 
 Source = Callable[[], Iterator[Metric]]
 
@@ -27,6 +28,33 @@ _ROUTER_COUNTERS: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = 
     ("overlap_exact", "Of these, those predicted to the token.", lambda stats: stats.overlap.exact),
     ("overlap_predicted_tokens", "Cached tokens predicted.", lambda stats: stats.overlap.predicted_tokens),
     ("overlap_reported_tokens", "Cached tokens reported.", lambda stats: stats.overlap.reported_tokens),
+    ("prompt_tokens", "Prompt tokens of placements.", lambda stats: stats.choices.prompt_tokens),
+    (
+        "overlap_chosen_tokens",
+        "Cached tokens expected where prompts went.",
+        lambda stats: stats.choices.overlap_tokens,
+    ),
+    (
+        "overlap_best_tokens",
+        "Cached tokens expected on the eligible rank with most.",
+        lambda stats: stats.choices.best_overlap_tokens,
+    ),
+    ("first_tokens", "First tokens of prefills.", lambda stats: stats.first_tokens.observed),
+    (
+        "first_token_predicted_seconds",
+        "Predicted seconds to first tokens.",
+        lambda stats: stats.first_tokens.predicted_seconds,
+    ),
+    (
+        "first_token_observed_seconds",
+        "Seconds that passed to first tokens.",
+        lambda stats: stats.first_tokens.observed_seconds,
+    ),
+    (
+        "first_token_error_seconds",
+        "Sum of the differences, whatever their signs.",
+        lambda stats: stats.first_tokens.error_seconds,
+    ),
     ("index_orphans", "Blocks that could not be placed.", lambda stats: stats.index.orphans),
     ("index_evictions", "Index entries given up for the memory cap.", lambda stats: stats.index.evictions),
 )
@@ -37,6 +65,8 @@ _ROUTER_GAUGES: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = (
 _RANK_GAUGES: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
     ("sequences", "Requests placed and not released.", lambda rank: rank.sequences),
     ("queued_tokens", "Uncached prompt tokens before their first output.", lambda rank: rank.queued_tokens),
+    ("pace", "Seconds of prefill for each predicted by the constants.", lambda rank: rank.pace),
+    ("failures_in_a_row", "Failures since the last first token.", lambda rank: rank.failures),
     ("blocks", "Blocks that the index knows of.", lambda rank: rank.indexed_blocks),
 )
 _RANK_COUNTERS: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (

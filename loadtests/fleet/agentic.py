@@ -16,6 +16,8 @@ class AgenticSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int = 300
     """Agents at work at any time; a new one takes the place of each that is done."""
+    ramp: float = 200.0
+    """Seconds over which the first of them begin."""
     duration: float = 300.0
     """Seconds during which new requests arrive."""
     kinds: int = 20
@@ -76,14 +78,14 @@ class Agentic:
         self._agents = 0
 
     def start(self) -> Iterable[Request]:
-        """Sessions that are under way at all stages, so that the load is steady from the start."""
+        """Sessions that are under way at all stages, so that the load is steady once all are there."""
         for _ in range(self.spec.sessions):
             session = self._agent()
             for _ in range(session.random.randrange(session.turns)):
                 session.turns -= 1
                 session.add(self.spec.grows)
                 session.add(self.spec.output)
-            yield self._turn(session, session.random.uniform(0.0, sum(self.spec.pause)))
+            yield self._turn(session, session.random.uniform(0.0, self.spec.ramp))
 
     def finished(self, request: Request, now: float) -> Iterable[Request]:
         session = self._sessions[request.session]

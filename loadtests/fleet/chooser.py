@@ -66,7 +66,8 @@ class RouterChooser:
     def __init__(
         self, policy: str, seed: int, block_tokens: int, *, costs: CostConstants | None = None
     ) -> None:
-        self.router = Router(policy, seed, costs=costs)
+        self._now = 0.0
+        self.router = Router(policy, seed, costs=costs, clock=lambda: self._now)
         self._block_tokens = block_tokens
 
     def add_worker(self, worker: str) -> None:
@@ -76,14 +77,17 @@ class RouterChooser:
         self.router.remove_worker(worker)
 
     def choose(self, request: Request, now: float) -> Choice:
+        self._now = now
         tokens = token_ids(request.blocks, request.prompt_tokens, self._block_tokens)
         placement = self.router.route(RouteRequest(request_id="", model=MODEL, token_ids=tokens))
         return Choice(placement.target.worker, placement.reservation, placement.overlap_tokens)
 
     def first_token(self, ticket: int, cached_tokens: int, now: float) -> None:
+        self._now = now
         self.router.first_token(FirstToken(ticket, cached_tokens))
 
     def release(self, ticket: int, output_tokens: int, now: float) -> None:
+        self._now = now
         self.router.release(Release(ticket, output_tokens))
 
     def apply(self, worker: str, events: Iterable[CacheEvent], now: float) -> None:

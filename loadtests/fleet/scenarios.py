@@ -61,12 +61,12 @@ def _shared_prompt(seed: int, block_tokens: int, concurrency: int) -> Workload:
 
 
 _chat = partial(_scenario, make=chat, median=6_000, sigma=1.4)
-_agentic = AgenticSpec(duration=400.0)
+_agentic = AgenticSpec(duration=450.0)
 
 GENERATED = {
     scenario.name: scenario
     for scenario in (
-        _scenario("agentic", SIXTEEN, Agentic, measure_from=150.0, spec=_agentic),
+        _scenario("agentic", SIXTEEN, Agentic, measure_from=220.0, spec=_agentic),
         _scenario("many_customers", SMALL_CACHES, many_customers, rate=20.0, count=4_000),
         _scenario("many_overload", SMALL_CACHES, many_customers, rate=24.0, count=4_000),
         _scenario("k3_16", HYBRID, _shared_prompt, concurrency=16),

@@ -11,7 +11,8 @@ from router.ends import RequestEnds
 from router.events import AllBlocksCleared, BlockStored, KvEvent
 from router.evidence import Evidence, HitRule, Predictions
 from router.messages import FirstToken, Placement, Release, RouteRequest, TokenIds, WorkerInfo, WorkerKey
-from router.selector import Router, TargetStats
+from router.selector import Router
+from router.stats import TargetStats
 from tests.router.wire import captures, recorded_events, state, stored, tokens
 
 W = WorkerKey("w")

@@ -9,6 +9,7 @@ from router.explain import Candidate, Explanation
 from router.messages import Variant, WorkerKey
 from router.policy import POLICIES
 from router.selector import Router
+from router.target import Ask
 from tests.router.test_selector import info, request, router_of
 from tests.router.wire import state, stored, tokens
 
@@ -32,10 +33,12 @@ def test_each_candidate_has_its_depths_terms_and_verdict() -> None:
     assert found["b"].by_rule == {"attention-only": 2, "discount": 2}
     assert found["a"].verdict == "chosen"
     assert found["b"].verdict == "0.0001 s more, most of it prefill"
-    assert found["c"].verdict == "0.0013 s more, most of it queue"
+    assert found["c"].verdict == "0.0148 s more, most of it queue"
     for candidate in explanation.candidates:
         terms = candidate.terms
-        assert candidate.seconds == pytest.approx(terms.queue + terms.prefill + terms.decodes)
+        assert candidate.seconds == pytest.approx(terms.total)
+        assert terms.total == terms.queue + terms.prefill + terms.congestion + terms.decodes
+        assert terms.transfer == terms.failures == 0.0
     assert msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation) == explanation
 
 
@@ -54,9 +57,13 @@ def test_the_terms_are_those_of_the_choice() -> None:
     for _ in range(5):
         router.route(request())
     for candidate in router.explain(request()).candidates:
-        target = router._targets[candidate.target]
-        uncached = candidate.prompt_tokens - candidate.cached_tokens
-        assert candidate.seconds == pytest.approx(router._cost.seconds(target.load, uncached))
+        target = router._roster.targets[candidate.target]
+        price = router._congestion["m", "aggregated"].price
+        overlaps = {target.source: candidate.cached_tokens}
+        cost = router._cost.seconds(target, Ask(candidate.prompt_tokens, overlaps, 0.0, price))
+        assert price > 0
+        assert candidate.seconds == pytest.approx(cost)
+        assert candidate.terms.congestion == pytest.approx(price * candidate.terms.prefill)
 
 
 def test_who_was_left_out_and_why() -> None:

@@ -186,7 +186,9 @@ def test_the_queue_counts_until_the_first_token() -> None:
         "kv",
         seed=1,
         costs=CostConstants(
+            prefill_seconds=0.0,
             prefill_seconds_per_token=1.0,
+            prefill_seconds_per_token_pair=0.0,
             decode_seconds_per_sequence=0.001,
             decode_seconds_per_context_token=0.0,
         ),

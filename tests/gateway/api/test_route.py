@@ -11,6 +11,7 @@ import numpy as np
 from aiohttp import web
 
 from gateway.api.server import admin_runner
+from router.cost import CostTerms
 from router.events import BlockStored
 from router.messages import WorkerInfo, WorkerKey
 from tests.gateway.api.conftest import MODEL, Gateway, gateway
@@ -57,7 +58,7 @@ async def test_a_prompt_is_explained_and_nothing_is_sent_or_counted() -> None:
     assert found["w1"]["cached_tokens"] == 32
     assert found["w1"]["by_rule"]["attention-only"] == 32
     assert found["w0"]["cached_tokens"] == 0
-    assert set(found["w0"]["terms"]) == {"queue", "prefill", "decodes"}
+    assert set(found["w0"]["terms"]) == set(CostTerms.__struct_fields__)
     assert [each["verdict"] for each in leg["candidates"]].count("chosen") == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -167,6 +168,28 @@ async def test_a_whole_answer_is_made_elsewhere_when_its_worker_fails(first: Ans
     bench = await bench_run([first], [OK])
     assert bench.failures == ["w0"]
     assert bench.texts[-1].text == "1 2 3 "
+
+
+@pytest.mark.parametrize(
+    ("answer", "blamed"),
+    [
+        (hang_up, True),
+        (status(500), True),
+        (broken_stream(tokens(7)), False),
+        (status(400), False),
+        (OK, False),
+    ],
+    ids=["hangs up", "500", "dies after a first token", "400", "well"],
+)
+async def test_the_router_learns_which_worker_fails_at_once(answer: Answer, blamed: bool) -> None:
+    """A death after a first token counts too, but only that one: the worker did work."""
+    async with contexts([answer] * 3) as bench:
+        for _ in range(3):
+            with contextlib.suppress(EngineError):
+                (await bench.run()).close()
+        (target,) = bench.router.snapshot_stats().targets
+        assert (target.failures == 3) is blamed
+        assert target.failures in (0, 1, 3)
 
 
 async def test_a_refusal_of_the_request_is_not_tried_elsewhere() -> None:

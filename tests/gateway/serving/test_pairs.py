@@ -79,6 +79,18 @@ async def test_the_parameters_go_from_prefill_to_decode_untouched_and_the_first_
     assert prefill["request_id"] == decode["request_id"]
 
 
+async def test_the_router_learns_from_both_legs() -> None:
+    async with running(prefilled(), status(500)) as p, running(DECODED) as d:
+        bench = PairBench([p], [d])
+        (await bench.run()).close()
+        stats = bench.router.snapshot_stats()
+        assert (stats.overlap.reported, stats.overlap.reported_tokens) == (1, 2)
+        with pytest.raises(EngineError):
+            await bench.run()
+        failures = {each.key.worker: each.failures for each in bench.router.snapshot_stats().targets}
+        assert failures == {"w0": 1, "w1": 0}
+
+
 async def test_decode_is_reserved_before_prefill_starts() -> None:
     async with running(silence) as p, running() as d:
         bench = PairBench([p], [d])

@@ -48,4 +48,9 @@ def test_the_router_shows_predicted_against_reported_overlap_and_each_ranks_rule
     assert "kvgateway_router_reservations 1.0" in open_text
     assert "kvgateway_router_reservations 0.0" in text
     assert "kvgateway_router_overlap_exact_total 1.0" in text
+    assert "kvgateway_router_prompt_tokens_total 9.0" in text
+    assert "kvgateway_router_overlap_best_tokens_total 0.0" in text
+    assert "kvgateway_router_first_token_error_seconds_total 0.0" in text
+    assert 'kvgateway_router_worker_pace{dp_rank="0",worker="w"} 1.0' in text
+    assert "kvgateway_routing_seconds_count" in text
     assert 'kvgateway_router_worker_hit_rule{dp_rank="0",hashing=' in text

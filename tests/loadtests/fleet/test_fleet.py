@@ -103,7 +103,7 @@ def test_a_stretch_of_decoding_is_cut_by_an_arrival() -> None:
 @pytest.mark.parametrize(
     "workload",
     [
-        Agentic(1, 512, AgenticSpec(sessions=4, duration=40.0, fan_out=0.3)),
+        Agentic(1, 512, AgenticSpec(sessions=4, ramp=10.0, duration=40.0, fan_out=0.3)),
         shared_prompt(512, concurrency=6),
         hot_prefix(1, 512, rate=2.0, count=30),
         no_reuse(1, 512, rate=2.0, count=30),
@@ -121,7 +121,7 @@ def test_agents_do_the_same_whatever_the_policy() -> None:
     """Each session's requests are the same sequence; only their times differ."""
     by_policy = []
     for policy in ("kv", "round_robin"):
-        records = run(policy, Agentic(1, 512, AgenticSpec(sessions=3, duration=30.0))).records
+        records = run(policy, Agentic(1, 512, AgenticSpec(sessions=3, ramp=5.0, duration=30.0))).records
         sessions: dict[int, list[int]] = {}
         for record in records:
             sessions.setdefault(record.request.session, []).append(record.request.prompt_tokens)

@@ -1,0 +1,45 @@
+"""What a choice is made from: the ranks that may be chosen, and the prompt at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from router.holdings import Source
+from router.load import Load
+from router.messages import WorkerInfo, WorkerKey
+
+
+class Target:
+    """One worker rank that may be chosen."""
+
+    __slots__ = ("capacity", "info", "key", "last_used", "load", "source")
+
+    def __init__(
+        self, info: WorkerInfo, key: WorkerKey, load: Load, source: Source, last_used: float
+    ) -> None:
+        self.info = info
+        self.key = key
+        self.load = load
+        self.source = source
+        self.last_used = last_used
+        """Number of the last route that chose it; unused ranks have negative numbers in random order."""
+        self.capacity: float = float("inf") if info.max_num_seqs is None else info.max_num_seqs
+        """Sequences that the rank runs at once; more would wait in its queue."""
+
+
+Overlaps = Mapping[Source, int]
+"""Usable cached tokens of the prompt at hand; absent is 0."""
+
+
+class Ask(NamedTuple):
+    """One prompt that is to be placed."""
+
+    prompt_tokens: int
+    overlaps: Overlaps
+    now: float = 0.0
+    """Seconds, by the router's clock."""
+    price: float = 0.0
+    """Seconds that a second of prefill costs those who come later."""
+    transfer: Mapping[str, float] = {}
+    """Seconds by worker; see `RouteRequest.transfer_seconds`."""
