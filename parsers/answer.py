@@ -29,6 +29,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     tool_calls: list[ToolCall]
     finish_reason: str
+    stop: str | int | None = None
+    """What stopped it, as `Finish.stop`."""
 
 
 class AnswerBuilder:
@@ -39,7 +41,7 @@ class AnswerBuilder:
         self._content: list[str] = []
         self._starts: list[ToolCallStart] = []
         self._arguments: list[list[str]] = []
-        self._finish_reason = ""
+        self._end = Finish("")
 
     def add(self, events: Iterable[OutputEvent]) -> None:
         for event in events:
@@ -53,8 +55,8 @@ class AnswerBuilder:
                     self._arguments.append([])
                 case ToolArgumentsDelta(index, text):
                     self._arguments[index].append(text)
-                case Finish(reason):
-                    self._finish_reason = reason
+                case Finish():
+                    self._end = event
 
     def build(self, parser: OutputParser) -> Answer:
         """The answer, after `parser.finish` gave its events."""
@@ -66,5 +68,6 @@ class AnswerBuilder:
                 for start, arguments in zip(self._starts, self._arguments, strict=True)
                 if start.index not in parser.incomplete_calls
             ],
-            finish_reason=self._finish_reason,
+            finish_reason=self._end.reason,
+            stop=self._end.stop,
         )

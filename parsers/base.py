@@ -128,6 +128,8 @@ class ToolArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
 class Finish(msgspec.Struct, frozen=True, gc=False):
     reason: str
     """An OpenAI finish_reason: stop, length, tool_calls, or what the engine said (abort, error)."""
+    stop: str | int | None = None
+    """The stop string or the stop token id, of those that the request names, that ended it."""
 
 
 OutputEvent = ReasoningDelta | ContentDelta | ToolCallStart | ToolArgumentsDelta | Finish

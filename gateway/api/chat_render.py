@@ -7,8 +7,11 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.head import Head
+from gateway.api.logprobs import chat_entry
 from gateway.api.sse import DONE, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
+from gateway.serving.token_watch import TokenDetail
 from parsers.answer import Answer, AnswerBuilder, ToolCall
 from parsers.base import (
     ContentDelta,
@@ -20,6 +23,7 @@ from parsers.base import (
     ToolCallStart,
 )
 
+_STOPPED = Finish("stop")
 _AFTER_TEXT = b'},"finish_reason":null}]}\n\n'
 _AFTER_ARGUMENTS = b'}}]},"finish_reason":null}]}\n\n'
 
@@ -52,7 +56,7 @@ class ChatStream:
     def __init__(self, stream_id: str, created: int, model: str) -> None:
         self._prefix = stream_prefix(stream_id, "chat.completion.chunk", created, model)
         self._heads: dict[int, _Heads] = {}
-        self._reasons: dict[int, str] = {}
+        self._ends: dict[int, Finish] = {}
         self._pending: list[bytes] = []
         """Pieces of frames: they are joined once, when they go out."""
         self.write: Callable[[bytes], None] | None = None
@@ -90,13 +94,20 @@ class ChatStream:
         """The rest of the stream: finish frames, the usage chunk if asked for, [DONE]."""
         for index in range(choices):
             self._heads.get(index) or self._open(index)
-            reason = encode_text(self._reasons.get(index, "stop"))
-            self._pending.append(
-                b'%b{"index":%d,"delta":{},"finish_reason":%b}]}\n\n' % (self._prefix, index, reason)
-            )
+            self.finish_chunk(index)
         if usage is not None:
             self._pending.append(b'%b],"usage":%b}\n\n' % (self._prefix, msgspec.json.encode(usage)))
         return self.take() + DONE
+
+    def finish_chunk(self, index: int) -> None:
+        """The last chunk of a choice."""
+        end = self._ends.get(index, _STOPPED)
+        stop = b"" if end.stop is None else b',"stop_reason":%b' % encode_text(end.stop)
+        frame = b'%b{"index":%d,"delta":{},"finish_reason":%b%b}]}\n\n'
+        self._pending.append(frame % (self._prefix, index, encode_text(end.reason), stop))
+
+    def on_token(self, index: int, token: TokenDetail) -> None:
+        """The plain stream tells nothing of tokens."""
 
     def fail(self, error_body: bytes) -> bytes:
         """The rest of a stream that broke: an error frame, then [DONE]."""
@@ -116,7 +127,7 @@ class ChatStream:
             )
         else:
             assert isinstance(event, Finish)
-            self._reasons[index] = event.reason
+            self._ends[index] = event
             return
         self._pending.append(b'%b"tool_calls":[%b]},"finish_reason":null}]}\n\n' % (head, call))
 
@@ -124,40 +135,52 @@ class ChatStream:
 class ChatWhole:
     """Events to one chat.completion body."""
 
-    def __init__(self, stream_id: str, created: int, model: str, choices: int) -> None:
-        self._id, self._created, self._model = stream_id, created, model
-        self._answers = [AnswerBuilder() for _ in range(choices)]
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._answers = [AnswerBuilder() for _ in range(head.choices)]
+        self._alternatives = head.details.logprobs if head.details is not None else None
+        self._entries: list[list[dict[str, Any]]] = [[] for _ in range(head.choices)]
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         self._answers[index].add(events)
+
+    def on_token(self, index: int, token: TokenDetail) -> None:
+        if self._alternatives is not None:
+            self._entries[index].append(chat_entry(token, self._alternatives))
 
     def flush(self) -> None:
         """Nothing goes out before the end."""
 
     def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes:
         answers = [answer.build(parser) for answer, parser in zip(self._answers, parsers, strict=True)]
+        head = self._head
         return msgspec.json.encode(
             {
-                "id": self._id,
+                "id": head.id,
                 "object": "chat.completion",
-                "created": self._created,
-                "model": self._model,
-                "choices": [_choice(index, answer) for index, answer in enumerate(answers)],
+                "created": head.created,
+                "model": head.model,
+                "choices": [self._choice(index, answer) for index, answer in enumerate(answers)],
                 "usage": usage,
             }
         )
 
-
-def _choice(index: int, answer: Answer) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": answer.content or (None if answer.tool_calls else ""),
-    }
-    if answer.reasoning:
-        message["reasoning_content"] = answer.reasoning
-    if answer.tool_calls:
-        message["tool_calls"] = [_call(call) for call in answer.tool_calls]
-    return {"index": index, "message": message, "logprobs": None, "finish_reason": answer.finish_reason}
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": answer.content or (None if answer.tool_calls else ""),
+        }
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.tool_calls:
+            message["tool_calls"] = [_call(call) for call in answer.tool_calls]
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": None if self._alternatives is None else {"content": self._entries[index]},
+            "finish_reason": answer.finish_reason,
+            "stop_reason": answer.stop,
+        }
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

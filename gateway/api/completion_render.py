@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
-from gateway.api.sse import DONE, encode_text, frame, stream_prefix
+from gateway.api.head import Head
+from gateway.api.logprobs import CompletionLogprobs
+from gateway.api.sse import DONE, FrameBuffer, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
+from gateway.serving.token_watch import TokenDetail
 from parsers.base import ContentDelta, Finish, OutputEvent, OutputParser
 
+_STOPPED = Finish("stop")
 
-class CompletionStream:
+
+def _logprobs(head: Head) -> list[CompletionLogprobs] | None:
+    """One for each choice, when they were asked for."""
+    if head.details is None or head.details.logprobs is None:
+        return None
+    echoed = len(head.values.get("echoed", ""))
+    return [CompletionLogprobs(head.details.logprobs, echoed) for _ in range(head.choices)]
+
+
+class CompletionStream(FrameBuffer):
     """Events to server-sent text chunks; the counterpart of `ChatStream`."""
 
-    def __init__(self, stream_id: str, created: int, model: str) -> None:
-        self._prefix = stream_prefix(stream_id, "text_completion", created, model)
-        self._reasons: dict[int, str] = {}
-        self._pending: list[bytes] = []
-        self.write: Callable[[bytes], None] | None = None
+    def __init__(self, head: Head) -> None:
+        super().__init__()
+        self._prefix = stream_prefix(head.id, "text_completion", head.created, head.model)
+        self._ends: dict[int, Finish] = {}
+        self._logprobs = _logprobs(head)
+        self._usage = head.details is not None and head.details.usage
+        self._prompt_tokens = head.prompt_tokens
+        self._tokens = 0
+        if echoed := head.values.get("echoed"):
+            for index in range(head.choices):
+                self._chunk(index, echoed, None)
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         for event in events:
             if isinstance(event, ContentDelta):
-                self._pending.append(self._chunk(index, event.text, b"null"))
+                self._chunk(index, event.text, None)
             elif isinstance(event, Finish):
-                self._reasons[index] = event.reason
+                self._ends[index] = event
 
-    def flush(self) -> None:
-        if self.write is not None and self._pending:
-            self.write(self.take())
-
-    def take(self) -> bytes:
-        data = b"".join(self._pending)
-        self._pending.clear()
-        return data
+    def on_token(self, index: int, token: TokenDetail) -> None:
+        self._tokens += 1
+        if self._logprobs is not None:
+            self._logprobs[index].add(token)
 
     def end(self, choices: int, usage: Usage | None) -> bytes:
         for index in range(choices):
-            self._pending.append(self._chunk(index, "", encode_text(self._reasons.get(index, "stop"))))
+            self._chunk(index, "", self._ends.get(index, _STOPPED))
         if usage is not None:
             self._pending.append(b'%b],"usage":%b}\n\n' % (self._prefix, msgspec.json.encode(usage)))
         return self.take() + DONE
@@ -46,45 +62,76 @@ class CompletionStream:
     def fail(self, error_body: bytes) -> bytes:
         return self.take() + frame(error_body) + DONE
 
-    def _chunk(self, index: int, text: str, reason: bytes) -> bytes:
-        return b'%b{"index":%d,"text":%b,"logprobs":null,"finish_reason":%b}]}\n\n' % (
+    def _chunk(self, index: int, text: str, end: Finish | None) -> None:
+        logprobs = b"null" if self._logprobs is None else msgspec.json.encode(self._logprobs[index].take())
+        chunk = b'%b{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b' % (
             self._prefix,
             index,
             encode_text(text),
-            reason,
+            logprobs,
+            b"null" if end is None else encode_text(end.reason),
+        )
+        if end is not None and end.stop is not None:
+            chunk += b',"stop_reason":%b' % encode_text(end.stop)
+        self._pending.append(chunk + (b'}],"usage":%b}\n\n' % self._so_far() if self._usage else b"}]}\n\n"))
+
+    def _so_far(self) -> bytes:
+        return b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+            self._prompt_tokens,
+            self._tokens,
+            self._prompt_tokens + self._tokens,
         )
 
 
 class CompletionWhole:
     """Events to one text_completion body."""
 
-    def __init__(self, stream_id: str, created: int, model: str, choices: int) -> None:
-        self._id, self._created, self._model = stream_id, created, model
-        self._texts: list[list[str]] = [[] for _ in range(choices)]
-        self._reasons = ["stop"] * choices
+    def __init__(self, head: Head) -> None:
+        self._head = head
+        self._texts: list[list[str]] = [[head.values.get("echoed", "")] for _ in range(head.choices)]
+        self._ends = [_STOPPED] * head.choices
+        self._logprobs = _logprobs(head)
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         for event in events:
             if isinstance(event, ContentDelta):
                 self._texts[index].append(event.text)
             elif isinstance(event, Finish):
-                self._reasons[index] = event.reason
+                self._ends[index] = event
+
+    def on_token(self, index: int, token: TokenDetail) -> None:
+        if self._logprobs is not None:
+            self._logprobs[index].add(token)
 
     def flush(self) -> None:
         """Nothing goes out before the end."""
 
-    def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes:
-        choices = [
-            {"index": index, "text": "".join(text), "logprobs": None, "finish_reason": reason}
-            for index, (text, reason) in enumerate(zip(self._texts, self._reasons, strict=True))
-        ]
-        return msgspec.json.encode(
+    def choices(self, first: int = 0) -> list[dict[str, Any]]:
+        """The answers, numbered from `first` on."""
+        return [
             {
-                "id": self._id,
-                "object": "text_completion",
-                "created": self._created,
-                "model": self._model,
-                "choices": choices,
-                "usage": usage,
+                "index": first + index,
+                "text": "".join(text),
+                "logprobs": None if self._logprobs is None else self._logprobs[index].take(),
+                "finish_reason": end.reason,
+                "stop_reason": end.stop,
             }
-        )
+            for index, (text, end) in enumerate(zip(self._texts, self._ends, strict=True))
+        ]
+
+    def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes:
+        return completion_body(self._head, self.choices(), usage)
+
+
+def completion_body(head: Head, choices: Sequence[dict[str, Any]], usage: Usage) -> bytes:
+    """A text_completion."""
+    return msgspec.json.encode(
+        {
+            "id": head.id,
+            "object": "text_completion",
+            "created": head.created,
+            "model": head.model,
+            "choices": choices,
+            "usage": usage,
+        }
+    )

@@ -80,10 +80,14 @@ CHAT: dict[str, checks.Check] = {
     "reasoning_effort": checks.text(),
     "thinking": _object,
     "chat_template_kwargs": _object,
+    "logprobs": _boolean,
+    "top_logprobs": checks.integer(0, 20),
 }
 
 COMPLETION: dict[str, checks.Check] = {
     "prompt": checks.prompt,
+    "echo": _boolean,
+    "logprobs": checks.integer(0, 20),
     "structured_outputs": _object,
 }
 
@@ -126,11 +130,8 @@ ENDPOINT_FIELDS = CHAT.keys() | COMPLETION.keys()
 """Fields of one endpoint mean nothing on the other, and must not reach a worker's body from there."""
 
 UNSUPPORTED = {
-    "logprobs": "log probabilities are not supported",
-    "top_logprobs": "log probabilities are not supported",
     "prompt_logprobs": "log probabilities are not supported",
     "best_of": "only the completions that are asked for are generated",
-    "echo": "the prompt is not repeated",
     "suffix": "insertion is not supported",
     "functions": "use `tools`",
     "function_call": "use `tool_choice`",

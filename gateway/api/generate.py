@@ -15,6 +15,7 @@ from aiohttp import web
 
 from gateway.api.errors import body_of, in_stream
 from gateway.api.fields import Field, read_fields
+from gateway.api.head import Head
 from gateway.api.relay import relay
 from gateway.api.services import Services
 from gateway.api.stream_response import StreamRenderer, stream_answer
@@ -54,10 +55,8 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     """The field that holds the input."""
     id_prefix: str
     prepare: Callable[[Preparer, Fields, str, float], Awaitable[Prepared]]
-    stream: Callable[[str, int, str], Stream]
-    """(stream id, created, model) to a renderer."""
-    whole: Callable[[str, int, str, int], Whole]
-    """The same, and the number of choices."""
+    stream: Callable[[Head], Stream]
+    whole: Callable[[Head], Whole]
 
 
 def generating(
@@ -101,9 +100,7 @@ async def _whole(
 
     def fresh() -> Whole:
         """Each attempt starts its answer anew."""
-        answer[:] = [
-            surface.whole(surface.id_prefix + job.request_id, int(time.time()), job.model, prepared.n)
-        ]
+        answer[:] = [surface.whole(_head(surface, prepared))]
         return answer[0]
 
     flight = await services.dispatcher.run(job, services.preparer.generation(prepared, fresh))
@@ -121,7 +118,7 @@ async def _stream(
     answer: list[Stream] = []
 
     def fresh() -> Stream:
-        answer[:] = [surface.stream(surface.id_prefix + job.request_id, int(time.time()), job.model)]
+        answer[:] = [surface.stream(_head(surface, prepared))]
         return answer[0]
 
     flight = await services.dispatcher.open(job, services.preparer.generation(prepared, fresh))
@@ -142,6 +139,18 @@ async def _stream(
         return await stream_answer(request, _headers(job.request_id), stream, flight, tail)
     finally:
         flight.close()
+
+
+def _head(surface: Surface, prepared: Prepared) -> Head:
+    return Head(
+        id=surface.id_prefix + prepared.job.request_id,
+        created=int(time.time()),
+        model=prepared.job.model,
+        choices=prepared.n,
+        prompt_tokens=prepared.readings[0].counted_prompt_tokens,
+        details=prepared.details,
+        values=prepared.values,
+    )
 
 
 def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:

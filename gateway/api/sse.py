@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 DONE = b"data: [DONE]\n\n"
@@ -28,3 +30,21 @@ def stream_prefix(stream_id: str, kind: str, created: int, model: str) -> bytes:
 def chunked(data: bytes) -> bytes:
     """HTTP/1.1 chunk framing (RFC 9112, 7.1)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class FrameBuffer:
+    """Rendered frames: handed to `write` once a read, or kept until `take` while that is not set."""
+
+    def __init__(self) -> None:
+        self._pending: list[bytes] = []
+        self.write: Callable[[bytes], None] | None = None
+
+    def flush(self) -> None:
+        if self._pending and self.write is not None:
+            self.write(self.take())
+
+    def take(self) -> bytes:
+        """What has been rendered and not been handed out."""
+        data = b"".join(self._pending)
+        self._pending.clear()
+        return data

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.api.chat_render import ChatStream, ChatWhole
+from gateway.api.chat_details import chat_stream
+from gateway.api.chat_render import ChatWhole
 from gateway.api.completion_render import CompletionStream, CompletionWhole
 from gateway.api.fields import CHAT_FIELDS, COMPLETION_FIELDS
 from gateway.api.generate import Surface
@@ -14,7 +15,7 @@ CHAT = Surface(
     required="messages",
     id_prefix="chatcmpl-",
     prepare=Preparer.chat,
-    stream=ChatStream,
+    stream=chat_stream,
     whole=ChatWhole,
 )
 

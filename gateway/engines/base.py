@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -23,6 +23,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     dp_rank: int | None = None
     usage_on_every_chunk: bool = False
     """The stream may be ended before its end, where usage would come."""
+    logprobs: int | None = None
+    """Log-probabilities wanted for each token: its own and those of this many alternatives."""
     sampling: Mapping[str, bytes] = {}
     """Sampling parameters by the names of vLLM's OpenAI API, each value as the JSON text the client sent."""
     top_level: Mapping[str, bytes] = {}
@@ -37,8 +39,20 @@ class EngineUsage(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
+class TokenLogprob(NamedTuple):
+    """How likely a generated token was, and the likeliest ones in its place, best first."""
+
+    token_id: int
+    logprob: float
+    top: Sequence[tuple[int, float]] = ()
+
+
 class TokenSink(Protocol):
     """Receives one generation. Called inside the upstream's `data_received`: never blocks or raises."""
+
+    def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None:
+        """Of the tokens that the next `on_tokens` of this choice brings; only when they were asked for."""
+        ...
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...
 

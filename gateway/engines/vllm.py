@@ -15,6 +15,7 @@ from gateway.engines.base import EngineError, EngineRequest, EngineUsage, Prefil
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
+from gateway.engines.vllm_logprobs import read_logprobs
 
 Endpoint = Literal["generate", "completions"]
 
@@ -114,6 +115,16 @@ class VllmCall(Exchange):
         return "the worker ended the stream before it was finished"
 
 
+class LogprobsCall(VllmCall):
+    """A generation whose events also say how likely their tokens were."""
+
+    def handle_event(self, payload: bytes) -> None:
+        if payload != b"[DONE]" and self._sink is not None:
+            for index, logprobs in read_logprobs(payload):
+                self._sink.on_logprobs(index, logprobs)
+        super().handle_event(payload)
+
+
 class VllmEngine:
     """One vLLM worker."""
 
@@ -122,7 +133,7 @@ class VllmEngine:
         self._pool = ConnectionPool(url)
 
     async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> VllmCall:
-        call = VllmCall(sink)
+        call = (VllmCall if request.logprobs is None else LogprobsCall)(sink)
         delivery = EVERY_CHUNK if request.usage_on_every_chunk else STREAMED
         await call.open(self._pool, PATHS[self.endpoint], self._body(request, delivery), _headers(request))
         return call
@@ -149,6 +160,8 @@ class VllmEngine:
 def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     """Body of /inference/v1/generate, in pieces: a long prompt's ids are never copied."""
     sampling = {GENERATE_NAMES.get(name, name): value for name, value in request.sampling.items()}
+    if request.logprobs is not None:
+        sampling["logprobs"] = b"%d" % request.logprobs
     fields = dict(request.top_level)
     if request.constraint is not None:
         sampling["structured_outputs"] = vllm_structured_outputs(request.constraint)
@@ -162,6 +175,8 @@ def completions_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     fixed = {"return_token_ids": b"true", "skip_special_tokens": b"false"}
     if request.constraint is not None:
         fixed["structured_outputs"] = vllm_structured_outputs(request.constraint)
+    if request.logprobs is not None:
+        fixed |= {"logprobs": b"%d" % request.logprobs, "return_tokens_as_token_ids": b"true"}
     return _body(request, delivery, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
 
 

@@ -157,7 +157,7 @@ class Dispatcher:
             try:
                 engine = self._engine(placement)
                 leg = _engine_request(job, placement)
-                leg.constraint = None  # its one token is not kept
+                leg.constraint = leg.logprobs = None  # its one token is not kept
                 result = await self._handoff.prefill(engine, leg)
                 flight.prefilled(result.cached_tokens)
                 return self._handoff.decode_request(request, result.handle)
@@ -227,4 +227,5 @@ def _engine_request(job: Job, placement: Placement) -> EngineRequest:
         top_level=job.top_level,
         constraint=job.constraint,
         usage_on_every_chunk=job.may_stop_early,
+        logprobs=job.logprobs,
     )

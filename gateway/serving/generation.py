@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gateway.engines.base import EngineUsage
-from gateway.serving.stops import StopMatcher
+from gateway.engines.base import EngineUsage, TokenLogprob
+from gateway.serving.token_watch import TokenDetail, TokenWatch
 from parsers.base import Finish, OutputEvent, OutputParser
 
 
@@ -15,6 +15,10 @@ class Emitter(Protocol):
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         """Events of one choice; `Finish` comes last and once."""
+        ...
+
+    def on_token(self, index: int, token: TokenDetail) -> None:
+        """A token, before the events that it gives; only when the request asked for details of tokens."""
         ...
 
     def flush(self) -> None:
@@ -46,11 +50,12 @@ class Observer(Protocol):
 class Choice:
     """One of the n answers."""
 
-    __slots__ = ("finished", "parser", "stops", "tokens")
+    __slots__ = ("finished", "parser", "tokens", "watch")
 
-    def __init__(self, parser: OutputParser, stops: StopMatcher | None) -> None:
+    def __init__(self, parser: OutputParser, watch: TokenWatch | None) -> None:
+        """`watch` is for requests that need to look at each token by itself."""
         self.parser = parser
-        self.stops = stops
+        self.watch = watch
         self.tokens = 0
         self.finished = False
 
@@ -74,25 +79,39 @@ class Generation:
     def reasoning_tokens(self) -> int:
         return sum(choice.parser.reasoning_tokens for choice in self.choices)
 
+    def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None:
+        if (watch := self.choices[index].watch) is not None:
+            watch.logprobs = logprobs
+
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None:
         choice = self.choices[index]
         self._new_tokens += len(token_ids)
-        if not choice.finished:
+        if choice.finished:
+            return
+        if choice.watch is not None:
+            self._one_by_one(index, choice, choice.watch, token_ids)
+        else:
             choice.tokens += len(token_ids)
-            self._emit(index, choice, choice.parser.feed(token_ids))
+            self._emit(index, choice.parser.feed(token_ids))
 
     def on_text(self, index: int, text: str) -> None:
         choice = self.choices[index]
         self._new_tokens += 1
         if not choice.finished:
             choice.tokens += 1
-            self._emit(index, choice, choice.parser.feed_text(text))
+            self._emit_kept(index, choice, choice.parser.feed_text(text))
 
     def on_finish(self, index: int, reason: str, stop_reason: int | str | None) -> None:
         choice = self.choices[index]
-        if not choice.finished:
-            choice.finished = True
-            self._emit(index, choice, choice.parser.finish(reason))
+        if choice.finished:
+            return
+        choice.finished = True
+        events = choice.parser.finish(reason)
+        if choice.watch is not None and stop_reason in choice.watch.stop_ids:
+            *before, end = events
+            assert isinstance(end, Finish)
+            events = [*before, Finish(end.reason, stop_reason)]
+        self._emit_kept(index, choice, events)
 
     def on_usage(self, usage: EngineUsage) -> None:
         self.usage = usage
@@ -103,9 +122,18 @@ class Generation:
             self._new_tokens = 0
         self._emitter.flush()
 
-    def _emit(self, index: int, choice: Choice, events: Sequence[OutputEvent]) -> None:
-        if choice.stops is not None:
-            events = self._cut(choice, choice.stops, events)
+    def _one_by_one(self, index: int, choice: Choice, watch: TokenWatch, token_ids: Sequence[int]) -> None:
+        for detail in watch.look_at(token_ids):
+            choice.tokens += 1
+            if watch.spell is not None:
+                self._emitter.on_token(index, detail)
+            if not watch.hides(detail.token_id):
+                watch.count(choice.tokens)
+                self._emit_kept(index, choice, choice.parser.feed((detail.token_id,)))
+            if choice.finished:
+                return
+
+    def _emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         if not events:
             return
         self._emitter.emit(index, events)
@@ -113,14 +141,19 @@ class Generation:
             self._has_output = True
             self._observer.on_output()
 
-    def _cut(self, choice: Choice, stops: StopMatcher, events: Sequence[OutputEvent]) -> list[OutputEvent]:
+    def _emit_kept(self, index: int, choice: Choice, events: Sequence[OutputEvent]) -> None:
+        """Emit what stop strings leave of the events; a match finishes the choice."""
+        stops = choice.watch.stops if choice.watch is not None else None
+        if stops is None:
+            self._emit(index, events)
+            return
         kept = stops.filter(events)
         if stops.matched is not None:
             choice.finished = True
-            kept.append(Finish("stop"))
+            kept.append(Finish("stop", stops.matched))
             if all(other.finished for other in self.choices):
                 self._observer.on_stopped()
-        return kept
+        self._emit(index, kept)
 
 
 GenerationFactory = Callable[[Observer], Generation]

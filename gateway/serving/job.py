@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -26,6 +27,8 @@ class Job(msgspec.Struct, kw_only=True):
     constraint: Constraint | None = None
     """What the worker must keep the answer to."""
     choices: int = 1
+    logprobs: int | None = None
+    """Log-probabilities wanted for each token: its own and those of this many alternatives."""
     may_stop_early: bool = False
     """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None
@@ -50,6 +53,24 @@ class Reading(msgspec.Struct, frozen=True):
     """Prompt tokens as usage reports them."""
 
 
+class StopRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends an answer at the request's wish."""
+
+    strings: Sequence[str] = ()
+    token_ids: Sequence[int] = ()
+    shown: bool = False
+    """What stopped the answer is part of it."""
+    min_tokens: int = 0
+
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer tells of each token."""
+
+    logprobs: int | None = None
+    usage: bool = False
+    """Every chunk has the usage so far."""
+
+
 class Prepared(msgspec.Struct, kw_only=True):
     """A job, and what its answer needs."""
 
@@ -59,8 +80,10 @@ class Prepared(msgspec.Struct, kw_only=True):
     n: int
     stream: bool
     include_usage: bool
-    stops: Sequence[str]
-    include_stop: bool
+    stop_rules: StopRules | None = None
+    details: Details | None = None
+    values: Mapping[str, Any]
+    """Checked values of the request's fields; `echoed` is the text that the answer begins with."""
 
     def reading(self, pool: str) -> Reading:
         """For an answer from a worker of that pool."""

@@ -12,9 +12,10 @@ import msgspec
 from gateway.config import Settings
 from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
-from gateway.serving.job import Job, Prepared, Reading
+from gateway.serving.job import Details, Job, Prepared, Reading, StopRules
 from gateway.serving.request import Fields
 from gateway.serving.stops import StopMatcher
+from gateway.serving.token_watch import TokenWatch
 from gateway.tokens.encodings import Encoding, Encodings
 from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
@@ -69,6 +70,12 @@ class Preparer:
             _Draft(*await self._encode_prompt(each, prompt), constraint)
             for each in self._encodings_for(fields)
         ]
+        if fields.values.get("echo"):
+            if "logprobs" in fields.values:
+                message = "`logprobs`: those of a prompt that is echoed are not known."
+                raise bad_request(message, "logprobs", "unsupported_parameter")
+            text = prompt if isinstance(prompt, str) else drafts[0].reading.encoding.tokenizer.decode(prompt)
+            fields.values["echoed"] = text
         return self._prepared(fields, drafts, request_id, started, "prompt")
 
     def generation(self, prepared: Prepared, emitter: Callable[[], Emitter]) -> GenerationFactory:
@@ -76,8 +83,9 @@ class Preparer:
 
         def create(observer: Observer) -> Generation:
             reading = prepared.reading(observer.pool)
+            spell = reading.encoding.tokenizer.bytes_of
             choices = [
-                Choice(reading.encoding.parser(reading.options), _matcher(prepared))
+                Choice(reading.encoding.parser(reading.options), _watch(prepared, spell))
                 for _ in range(prepared.n)
             ]
             return Generation(choices, emitter(), observer)
@@ -160,17 +168,23 @@ class Preparer:
         stream_options = values.get("stream_options")
         if stream_options is not None and not stream:
             raise bad_request("`stream_options` needs `stream` to be true.", "stream_options")
+        logprobs = _logprobs(values)
         max_tokens = self._max_tokens(values, [len(draft.prompt.ids) for draft in drafts], param)
         job, *others = (self._job(fields, draft, request_id, started, max_tokens) for draft in drafts)
         job.others = others
+        usage = bool((stream_options or {}).get("include_usage"))
+        continuous = usage and bool((stream_options or {}).get("continuous_usage_stats"))
         return Prepared(
             job=job,
             readings=[draft.reading for draft in drafts],
             n=values.get("n", 1),
             stream=stream,
-            include_usage=bool((stream_options or {}).get("include_usage")),
-            stops=values.get("stop", ()),
-            include_stop=values.get("include_stop_str_in_output", False),
+            include_usage=usage,
+            stop_rules=_stop_rules(fields),
+            values=values,
+            details=Details(logprobs=logprobs, usage=continuous)
+            if logprobs is not None or continuous
+            else None,
         )
 
     def _job(self, fields: Fields, draft: _Draft, request_id: str, started: float, max_tokens: int) -> Job:
@@ -186,6 +200,7 @@ class Preparer:
             started=started,
             constraint=draft.constraint,
             choices=values.get("n", 1),
+            logprobs=_logprobs(values),
             may_stop_early="stop" in values,
             pools=None if len(self.encodings.all) == 1 else draft.reading.encoding.pools,
         )
@@ -236,5 +251,39 @@ def _completion_constraint(values: dict[str, Any]) -> Constraint | None:
         raise bad_request(str(error), error.param) from None
 
 
-def _matcher(prepared: Prepared) -> StopMatcher | None:
-    return StopMatcher(prepared.stops, include=prepared.include_stop) if prepared.stops else None
+def _logprobs(values: dict[str, Any]) -> int | None:
+    """How many alternatives; a chat says it in two fields, a completion in one."""
+    asked = values.get("logprobs")
+    if not isinstance(asked, bool | None):
+        return int(asked)
+    if values.get("top_logprobs") and not asked:
+        raise bad_request("`top_logprobs` needs `logprobs` to be true.", "top_logprobs")
+    return int(values.get("top_logprobs", 0)) if asked else None
+
+
+def _stop_rules(fields: Fields) -> StopRules | None:
+    strings = fields.values.get("stop", ())
+    raw_ids = fields.sampling.get("stop_token_ids")
+    token_ids = msgspec.json.decode(raw_ids) if raw_ids else ()
+    if not (strings or token_ids):
+        return None
+    return StopRules(
+        strings=strings,
+        token_ids=token_ids,
+        shown=fields.values.get("include_stop_str_in_output", False),
+        min_tokens=msgspec.json.decode(fields.sampling.get("min_tokens", b"0")),
+    )
+
+
+def _watch(prepared: Prepared, spell: Callable[[int], bytes]) -> TokenWatch | None:
+    rules = prepared.stop_rules
+    if rules is None and prepared.details is None:
+        return None
+    rules = rules or StopRules()
+    return TokenWatch(
+        StopMatcher(rules.strings, include=rules.shown) if rules.strings else None,
+        stop_ids=rules.token_ids,
+        show_stop=rules.shown,
+        min_tokens=rules.min_tokens,
+        spell=None if prepared.details is None else spell,
+    )

@@ -11,13 +11,16 @@ class StopMatcher:
     """Cuts text at the stop string that completes earliest; holds back what may still become one.
 
     Reasoning and content are separate texts: a stop string never matches across them, nor inside a tool call.
+    While `armed` is false nothing matches; a stop string may begin in such text and end later.
     """
 
-    __slots__ = ("_held", "_include", "_kind", "_stops", "matched")
+    __slots__ = ("_held", "_include", "_kind", "_longest", "_stops", "armed", "matched")
 
     def __init__(self, stops: Sequence[str], *, include: bool) -> None:
         self._stops = tuple(stops)
+        self._longest = max(map(len, self._stops)) - 1
         self._include = include
+        self.armed = True
         self._held = ""
         self._kind: type[ReasoningDelta] | type[ContentDelta] = ContentDelta
         self.matched: str | None = None
@@ -44,11 +47,10 @@ class StopMatcher:
         if type(event) is not self._kind:
             out += self.flush()
             self._kind = type(event)
+        old = len(self._held)
         text = self._held + event.text
         self._held = ""
-        match = min(
-            ((at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0), default=None
-        )
+        match = self._earliest(text, old) if self.armed else None
         if match is not None:
             end, start, self.matched = match
             text = text[: end if self._include else start]
@@ -58,10 +60,14 @@ class StopMatcher:
         if text:
             out.append(self._kind(text))
 
+    def _earliest(self, text: str, old: int) -> tuple[int, int, str] | None:
+        """(end, start, stop string) of the match that ends first, past the `old` characters."""
+        found = ((text.find(stop, max(0, old - len(stop) + 1)), stop) for stop in self._stops)
+        return min(((at + len(stop), at, stop) for at, stop in found if at >= 0), default=None)
+
     def _pending(self, text: str) -> int:
         """Length of the longest end of `text` that a stop string begins with."""
-        longest = max(len(stop) for stop in self._stops) - 1
-        for size in range(min(longest, len(text)), 0, -1):
+        for size in range(min(self._longest, len(text)), 0, -1):
             if any(stop.startswith(text[-size:]) for stop in self._stops):
                 return size
         return 0

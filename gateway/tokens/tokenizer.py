@@ -90,6 +90,10 @@ class Tokenizer:
         detokenizer = self.detokenizer()
         return "".join([*map(detokenizer.push, ids), detokenizer.flush()])
 
+    def bytes_of(self, token_id: int) -> bytes:
+        """A token's bytes; none for an id that does not exist."""
+        return self._table.bytes_of(token_id)
+
     def detokenizer(self) -> IncrementalDetokenizer:
         """A new detokenizer for one stream."""
         return IncrementalDetokenizer(self._table)

@@ -63,3 +63,20 @@ def test_a_stop_string_does_not_match_across_reasoning_and_content() -> None:
     out = matcher.filter([ReasoningDelta("xa"), ContentDelta("b")])
     assert matcher.matched is None
     assert [*out, *matcher.flush()] == [ReasoningDelta("x"), ReasoningDelta("a"), ContentDelta("b")]
+
+
+@given(
+    text=texts,
+    stops=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    armed=st.integers(0, 30),
+)
+def test_matches_that_end_before_it_is_armed_do_not_count(text: str, stops: list[str], armed: int) -> None:
+    matcher, shown = StopMatcher(stops, include=False), ""
+    for place, letter in enumerate(text):
+        matcher.armed = place >= armed
+        shown += "".join(event.text for event in matcher.filter([ContentDelta(letter)]))
+    ends = [end for end in range(armed + 1, len(text) + 1) if any(text[:end].endswith(s) for s in stops)]
+    assert (matcher.matched is not None) == bool(ends)
+    if ends:
+        longest = max((s for s in stops if text[: ends[0]].endswith(s)), key=len)
+        assert shown == text[: max(ends[0] - len(longest), 0)]
