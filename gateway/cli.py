@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gateway.config import ConfigError, StartupError
 from gateway.settings import CONFIG_ENV, Field, Resolved, load_settings, render, settings_fields
@@ -83,12 +83,14 @@ def _add_setting_flags(command: argparse.ArgumentParser) -> None:
     for key, field in settings_fields().items():
         if field.in_file_only:
             continue
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if field.is_switch else {}
         command.add_argument(
             field.flag,
             dest=key,
             metavar=_METAVARS.get(key, key.rpartition("_")[2].upper()),
             action="append" if key == "workers" else "store",
             help=_help(field).replace("%", "%%"),
+            **switch,
         )
 
 

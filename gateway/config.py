@@ -119,6 +119,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0
     max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body")] = 64 * 1024 * 1024
+    max_messages: Annotated[int, Meta(ge=1, description="Most messages of a chat")] = 20_000
+    max_tools: Annotated[int, Meta(ge=1, description="Most tools that a chat declares")] = 1_024
+    strict: Annotated[
+        bool, Meta(description="Refuse request fields that are not known, instead of passing them to workers")
+    ] = False
     log_level: Annotated[LogLevel, Meta(description="Least severe log lines to write")] = "info"
     pools: Annotated[
         Sequence[PoolSettings],

@@ -11,6 +11,16 @@ import msgspec
 Check = Callable[[bytes], Any]
 
 INT64 = 2**63
+MAX_SHOWN_CHARS = 40
+"""Of a client's value in an error message."""
+
+
+class MemberError(ValueError):
+    """A value in which one member is wrong; `path` leads from the field to it: `[0].function.name`."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(reason)
+        self.path = path
 
 
 def number(low: float, high: float = math.inf, *, exclusive_low: bool = False) -> Check:
@@ -22,7 +32,7 @@ def number(low: float, high: float = math.inf, *, exclusive_low: bool = False) -
         value = _decode(decode, raw, "a number")
         assert isinstance(value, float)
         if not (low <= value <= high) or (exclusive_low and value == low):
-            raise ValueError(f"must be in {bounds}, got {raw.decode()[:40]}")
+            raise ValueError(f"must be in {bounds}, got {raw.decode()[:MAX_SHOWN_CHARS]}")
         return value
 
     return check
@@ -36,7 +46,7 @@ def integer(low: int, high: int = INT64 - 1) -> Check:
         value = _decode(decode, raw, "an integer")
         assert isinstance(value, int)
         if not low <= value <= high:
-            raise ValueError(f"must be an integer in [{low}, {high}], got {raw.decode()[:40]}")
+            raise ValueError(f"must be an integer in [{low}, {high}], got {raw.decode()[:MAX_SHOWN_CHARS]}")
         return value
 
     return check
@@ -52,8 +62,8 @@ def typed(kind: Any, what: str) -> Check:
     return check
 
 
-def text(min_chars: int = 0, max_chars: int = 2**31) -> Check:
-    """A string of bounded length."""
+def text(min_chars: int = 0, max_chars: int = 2**31, *, without: str = "") -> Check:
+    """A string of bounded length, without some characters."""
     decode = msgspec.json.Decoder(str).decode
 
     def check(raw: bytes) -> str:
@@ -61,7 +71,19 @@ def text(min_chars: int = 0, max_chars: int = 2**31) -> Check:
         assert isinstance(value, str)
         if not min_chars <= len(value) <= max_chars:
             raise ValueError(f"must have {min_chars} to {max_chars} characters, has {len(value)}")
+        if any(each in value for each in without):
+            raise ValueError(f"must not contain any of {', '.join(map(repr, without))}")
         return value
+
+    return check
+
+
+def texts(most: int) -> Check:
+    """A list of strings, none empty."""
+    decode = msgspec.json.Decoder(list[str]).decode
+
+    def check(raw: bytes) -> list[str]:
+        return _bounded(list(_decode(decode, raw, "a list of strings")), most)
 
     return check
 
@@ -81,12 +103,15 @@ def one_of(*choices: str) -> Check:
 def stop_strings(raw: bytes) -> list[str]:
     """OpenAI's `stop`: a string or up to four of them, none empty."""
     value = _decode(msgspec.json.Decoder(str | list[str]).decode, raw, "a string or a list of strings")
-    stops = [value] if isinstance(value, str) else list(value)
-    if len(stops) > 4:
-        raise ValueError(f"must have at most 4 entries, has {len(stops)}")
-    if "" in stops:
+    return _bounded([value] if isinstance(value, str) else list(value), 4)
+
+
+def _bounded(strings: list[str], most: int) -> list[str]:
+    if len(strings) > most:
+        raise ValueError(f"must have at most {most} entries, has {len(strings)}")
+    if "" in strings:
         raise ValueError("must not contain an empty string")
-    return stops
+    return strings
 
 
 _prompt = msgspec.json.Decoder(str | list[int | str | list[int]]).decode
@@ -100,11 +125,26 @@ def prompt(raw: bytes) -> str | list[Any]:
     return value
 
 
+def token_ids(*, empty: bool = True) -> Check:
+    """A list of token ids. Whether the vocabulary has them is known only with the model."""
+    decode = msgspec.json.Decoder(list[int]).decode
+
+    def check(raw: bytes) -> list[int]:
+        value: list[int] = _decode(decode, raw, "a list of token ids")
+        if not value and not empty:
+            raise ValueError("must not be empty")
+        if value and min(value) < 0:
+            raise ValueError(f"must be token ids, got {min(value)}")
+        return value
+
+    return check
+
+
 def logit_bias(raw: bytes) -> dict[str, float]:
     value = _decode(msgspec.json.Decoder(dict[str, float]).decode, raw, "an object of numbers by token id")
     for key, bias in value.items():
-        if not key.isdecimal():
-            raise ValueError(f"keys must be token ids, got {key[:40]!r}")
+        if not (key.isascii() and key.isdecimal() and len(key) < 20):
+            raise ValueError(f"keys must be token ids, got {key[:MAX_SHOWN_CHARS]!r}")
         if not -100 <= bias <= 100:
             raise ValueError(f"values must be in [-100, 100], got {bias:g}")
     return dict(value)
@@ -116,3 +156,5 @@ def _decode(decode: Callable[[bytes], Any], raw: bytes, what: str) -> Any:
     except msgspec.ValidationError as error:
         at = f" ({error})" if "- at `$" in str(error) else ""
         raise ValueError(f"must be {what}{at}") from None
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None

@@ -69,11 +69,13 @@ def generating(
         if services.draining:
             raise unavailable("The gateway is shutting down.", "shutting_down")
         body = await request.read()
-        fields = read_fields(body, surface.table)
+        fields = read_fields(body, surface.table, strict=services.settings.strict)
         check_target(services, fields, surface.required)
         request_id = f"{_random.getrandbits(96):024x}"
         if services.fleet.only_relays(fields.values["model"]):
             return await relay(services, request, surface.path, body, fields, request_id)
+        if fields.refusal is not None:
+            raise fields.refusal
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
         answer = _stream if prepared.stream else _whole
         return await answer(services, request, surface, prepared)

@@ -26,7 +26,7 @@ async def explain(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     body = await request.read()
     surface = _surface(body)
-    fields = read_fields(body, surface.table)
+    fields = read_fields(body, surface.table, strict=services.settings.strict)
     check_target(services, fields, surface.required)
     request_id = secrets.token_hex(12)
     model = fields.values["model"]

@@ -15,6 +15,7 @@ from gateway.engines.base import EngineError, EngineRequest, EngineUsage, Prefil
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
+from gateway.engines.parameters import GENERATE_NAMES
 from gateway.engines.vllm_logprobs import read_logprobs
 
 Endpoint = Literal["generate", "completions"]
@@ -27,9 +28,6 @@ FAILURES = ("abort", "error")
 
 EVERY_CHUNK = b'"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
 WHOLE = b'"stream":false'
-
-GENERATE_NAMES = {"vllm_xargs": "extra_args"}
-"""Sampling parameters that the generate endpoint knows under another name."""
 
 
 class _Choice(msgspec.Struct, gc=False):

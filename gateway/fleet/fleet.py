@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -13,6 +13,7 @@ import msgspec
 from gateway.config import WorkerSettings
 from gateway.engines.base import EngineClient, EngineError
 from gateway.engines.openai import OpenAiEngine
+from gateway.engines.parameters import absent_from
 from gateway.engines.vllm import VllmEngine
 from gateway.fleet.probe import ProbeError, healthy, probe
 from gateway.fleet.worker import Profile, Worker, WorkerState
@@ -52,6 +53,8 @@ class Fleet:
         self._session: aiohttp.ClientSession | None = None
         self._pools: dict[str, frozenset[str]] = {}
         """By model."""
+        self._absent: dict[str, frozenset[str]] = {}
+        """Sampling parameters that workers do not have; only workers that lack some."""
 
     async def start(self) -> None:
         self._session = aiohttp.ClientSession()
@@ -130,6 +133,17 @@ class Fleet:
         """Pools with a worker that serves the model, or did."""
         return self._pools.get(model, frozenset())
 
+    def unable(self, parameters: Collection[str]) -> frozenset[str]:
+        """Workers that do not have one of these sampling parameters."""
+        if not self._absent:
+            return frozenset()
+        return frozenset(name for name, absent in self._absent.items() if not absent.isdisjoint(parameters))
+
+    def serves_without(self, model: str, workers: Collection[str]) -> bool:
+        """Some worker that serves the model, or did, is not one of these."""
+        others = (each for each in self.workers.values() if each.name not in workers)
+        return any(each.profile and model in each.profile.models for each in others)
+
     # one worker's life
 
     async def _watch(self, worker: Worker) -> None:
@@ -161,6 +175,9 @@ class Fleet:
     async def _put_in(self, worker: Worker, profile: Profile) -> None:
         worker.profile, worker.state, worker.reason = profile, WorkerState.READY, "ready"
         worker.engine = _engine(worker.settings.url, profile)
+        self._absent.pop(worker.name, None)
+        if absent := absent_from(profile.endpoint):
+            self._absent[worker.name] = absent
         for model in profile.models:
             self._pools[model] = self.pools(model) | {worker.settings.pool}
         self._router.add_worker(

@@ -204,7 +204,7 @@ def route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
         role=role,
         cache_salt=job.cache_salt,
         max_tokens=job.max_tokens,
-        exclude=failed,
+        exclude=failed | job.unable if job.unable else failed,
         pools=job.pools,
         variants=variants,
     )

@@ -33,6 +33,8 @@ class Job(msgspec.Struct, kw_only=True):
     """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None
     """Pools whose workers take it so; None for all."""
+    unable: frozenset[str] = frozenset()
+    """Workers that do not have one of its sampling parameters."""
     others: Sequence[Job] = ()
 
     def of_pool(self, pool: str) -> Job:

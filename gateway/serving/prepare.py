@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from gateway.config import Settings
+from gateway.serving.chat_checks import check_chat
 from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
 from gateway.serving.job import Details, Job, Prepared, Reading, StopRules
 from gateway.serving.request import Fields
+from gateway.serving.sampling_checks import check_sampling
 from gateway.serving.stops import StopMatcher
 from gateway.serving.token_watch import TokenWatch
 from gateway.tokens.encodings import Encoding, Encodings
 from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
 from parsers.base import Chat, Constraint, FormatError, OutputOptions, Piece, Segment
-from parsers.constraints import read_structured_outputs
+from parsers.constraints import requested
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -33,6 +35,14 @@ class Limits(Protocol):
 
     def pools(self, model: str) -> frozenset[str]:
         """Pools with a worker that serves the model, or did."""
+        ...
+
+    def unable(self, parameters: Collection[str]) -> frozenset[str]:
+        """Workers that do not have one of these sampling parameters."""
+        ...
+
+    def serves_without(self, model: str, workers: Collection[str]) -> bool:
+        """Some worker that serves the model, or did, is not one of these."""
         ...
 
 
@@ -56,9 +66,8 @@ class Preparer:
 
     async def chat(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
+        check_chat(fields.values, self._settings.max_messages, self._settings.max_tools)
         chat = self._chat(fields.values)
-        if not chat.messages:
-            raise bad_request("`messages` must not be empty.", "messages")
         drafts = [await self._encode_chat(encoding, chat) for encoding in self._encodings_for(fields)]
         return self._prepared(fields, drafts, request_id, started, "messages")
 
@@ -116,7 +125,7 @@ class Preparer:
             thinking=values.get("thinking"),
             parallel_tool_calls=values.get("parallel_tool_calls"),
             structured_outputs=values.get("structured_outputs"),
-            template_kwargs=values.get("chat_template_kwargs") or {},
+            template_kwargs=_template_kwargs(values),
             strict_efforts=self._settings.reasoning_efforts == "strict",
         )
 
@@ -170,8 +179,14 @@ class Preparer:
             raise bad_request("`stream_options` needs `stream` to be true.", "stream_options")
         logprobs = _logprobs(values)
         max_tokens = self._max_tokens(values, [len(draft.prompt.ids) for draft in drafts], param)
-        job, *others = (self._job(fields, draft, request_id, started, max_tokens) for draft in drafts)
-        job.others = others
+        if fields.sampling:
+            check_sampling(
+                values, max_tokens, min(each.tokenizer.vocabulary.size for each in self.encodings.all)
+            )
+        unable = self._unable(fields)
+        jobs = [self._job(fields, draft, request_id, started, max_tokens, unable) for draft in drafts]
+        job = jobs[0]
+        job.others = jobs[1:]
         usage = bool((stream_options or {}).get("include_usage"))
         continuous = usage and bool((stream_options or {}).get("continuous_usage_stats"))
         return Prepared(
@@ -187,7 +202,15 @@ class Preparer:
             else None,
         )
 
-    def _job(self, fields: Fields, draft: _Draft, request_id: str, started: float, max_tokens: int) -> Job:
+    def _job(
+        self,
+        fields: Fields,
+        draft: _Draft,
+        request_id: str,
+        started: float,
+        max_tokens: int,
+        unable: frozenset[str],
+    ) -> Job:
         values = fields.values
         return Job(
             request_id=request_id,
@@ -202,8 +225,17 @@ class Preparer:
             choices=values.get("n", 1),
             logprobs=_logprobs(values),
             may_stop_early="stop" in values,
+            unable=unable,
             pools=None if len(self.encodings.all) == 1 else draft.reading.encoding.pools,
         )
+
+    def _unable(self, fields: Fields) -> frozenset[str]:
+        """Workers that cannot serve it for what it asks. Raises RequestError when none can."""
+        workers = self._limits.unable(fields.sampling)
+        if workers and not self._limits.serves_without(fields.values["model"], workers):
+            name = next(name for name in fields.sampling if self._limits.unable((name,)))
+            raise bad_request(f"`{name}`: no worker of this model has it.", name, "unsupported_parameter")
+        return workers
 
     def _max_tokens(self, values: dict[str, Any], prompt_tokens: Sequence[int], param: str) -> int:
         """Tokens that the answer may have, whichever of the encodings it is given in."""
@@ -243,10 +275,17 @@ def _single_prompt(prompt: Any) -> str | list[Any]:
     return single
 
 
+def _template_kwargs(values: dict[str, Any]) -> dict[str, Any]:
+    kwargs: dict[str, Any] = values.get("chat_template_kwargs") or {}
+    if "add_generation_prompt" in values:
+        kwargs = {"add_generation_prompt": values["add_generation_prompt"], **kwargs}
+    return kwargs
+
+
 def _completion_constraint(values: dict[str, Any]) -> Constraint | None:
-    asked = values.get("structured_outputs")
+    structured, wanted = values.get("structured_outputs"), values.get("response_format")
     try:
-        return None if asked is None else read_structured_outputs(asked)
+        return requested(Chat(messages=(), structured_outputs=structured, response_format=wanted))
     except FormatError as error:
         raise bad_request(str(error), error.param) from None
 

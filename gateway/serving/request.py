@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.serving.errors import RequestError
+
 
 class Fields(msgspec.Struct):
     """What a body holds, by who acts on it. JSON values for workers are kept as the client spelled them."""
@@ -16,3 +18,5 @@ class Fields(msgspec.Struct):
     """Sampling parameters, for the worker."""
     top_level: dict[str, bytes]
     """Other fields for the worker; unknown ones are among them."""
+    refusal: RequestError | None = None
+    """Why the gateway cannot serve it itself; a worker that takes requests whole may be able to."""

@@ -28,6 +28,11 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         return self.key == POOLS
 
     @property
+    def is_switch(self) -> bool:
+        """Its flag alone means true."""
+        return get_args(self.type)[0] is bool
+
+    @property
     def flag(self) -> str:
         return "--worker" if self.key == WORKERS else "--" + self.key.replace("_", "-")
 

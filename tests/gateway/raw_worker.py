@@ -21,6 +21,8 @@ class RawWorker:
         self.answers = list(answers)
         self.requests: list[tuple[str, dict[str, Any]]] = []
         """(path, body) of each request."""
+        self.raw: list[bytes] = []
+        """The bodies as they came."""
         self.connections = 0
         self.asked = asyncio.Event()
         """Set when the first request is in."""
@@ -42,6 +44,7 @@ class RawWorker:
                 body = await reader.readexactly(length)
                 path = head.split(b" ")[1].decode()
                 self.requests.append((path, msgspec.json.decode(body)))
+                self.raw.append(body)
                 self.asked.set()
                 answer = self.answers.pop(0)
                 watch = asyncio.create_task(self._watch(reader))

@@ -63,6 +63,9 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
     ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),
     ("max_body_bytes", "1", "2", "3", (1, 2, 3)),
+    ("max_messages", "1", "2", "3", (1, 2, 3)),
+    ("max_tools", "1", "2", "3", (1, 2, 3)),
+    ("strict", "true", "true", "true", (True, True, True)),
     ("log_level", '"debug"', "error", "warning", ("debug", "error", "warning")),
 ]
 

@@ -40,6 +40,13 @@ class Gateway:
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **fields}
         return await self.post("/v1/chat/completions", body)
 
+    async def set_endpoint(self, worker: str, endpoint: str) -> None:
+        """As if the worker had gone and come back with another API."""
+        await self.services.fleet._put_in(
+            self.services.fleet.workers[worker],
+            Profile(models=(MODEL,), context_length=None, endpoint=endpoint),
+        )
+
     @property
     def reservations(self) -> int:
         return self.services.router.snapshot_stats().open_reservations

@@ -70,7 +70,7 @@ async def test_a_completion_is_constrained_as_it_asks() -> None:
     [
         (
             "/v1/chat/completions",
-            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
             "response_format.json_schema.schema.not",
         ),
         ("/v1/completions", {"structured_outputs": {"json": {"if": {}}}}, "structured_outputs.json.if"),

@@ -167,6 +167,22 @@ async def test_an_id_outside_the_vocabulary_is_a_400() -> None:
         assert (response.status, (await error_of(response))["param"]) == (400, "prompt")
 
 
+@pytest.mark.parametrize("field", [{"stop_token_ids": [10**7]}, {"logit_bias": {"10000000": 1}}])
+async def test_an_id_outside_the_vocabulary_reaches_no_worker(field: dict[str, Any]) -> None:
+    async with gateway([]) as gw:
+        response = await gw.chat(**field)
+        assert (response.status, (await error_of(response))["param"]) == (400, *field)
+        assert gw.workers[0].requests == []
+
+
+async def test_a_completion_keeps_to_a_response_format() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    async with gateway([say(5)]) as gw:
+        await gw.post("/v1/completions", PLAIN | {"response_format": wanted})
+        sent = gw.workers[0].requests[0][1]
+    assert sent["sampling_params"]["structured_outputs"] == {"json": {"type": "object"}}
+
+
 async def test_without_any_worker_a_request_is_a_503_with_retry_after() -> None:
     async with gateway() as gw:
         response = await gw.chat()

@@ -1,0 +1,31 @@
+"""Sampling parameters by the names that each worker endpoint gives them.
+
+The gateway's own names are those of vLLM's OpenAI API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+GENERATE_NAMES: Mapping[str, str] = {"vllm_xargs": "extra_args"}
+"""What vLLM's generate endpoint calls otherwise."""
+
+SGLANG_NAMES: Mapping[str, str | None] = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "seed": "sampling_seed",
+    "allowed_token_ids": None,
+    "bad_words": None,
+    "repetition_detection": None,
+    "thinking_token_budget": None,
+    "vllm_xargs": None,
+    "watermarking": None,
+}
+"""What SGLang calls otherwise; None for what it does not have: it refuses names that it does not know."""
+
+
+def absent_from(endpoint: str) -> frozenset[str]:
+    """Sampling parameters that cannot reach a worker by that endpoint."""
+    if endpoint != "sglang":
+        return frozenset()
+    return frozenset(name for name, theirs in SGLANG_NAMES.items() if theirs is None)
