@@ -32,6 +32,11 @@ _LIMIT = {
     "completions": "max_tokens",
     "sglang": "sampling_params.max_new_tokens",
 }
+_LOGPROBS = {
+    "generate": "sampling_params.logprobs",
+    "completions": "logprobs",
+    "sglang": "top_logprobs_num",
+}
 _CARRIED: Mapping[str, str | Mapping[str, str]] = {
     "messages": IDS,
     "tools": f"{IDS}, {GRAMMAR}",
@@ -46,6 +51,8 @@ _CARRIED: Mapping[str, str | Mapping[str, str]] = {
     "prompt": IDS,
     "max_tokens": _LIMIT,
     "max_completion_tokens": _LIMIT,
+    "logprobs": _LOGPROBS,
+    "top_logprobs": _LOGPROBS,
     "n": {"generate": "sampling_params.n", "completions": "n", "sglang": "sampling_params.n"},
     "model": {"generate": "model", "completions": "model"},
 }

@@ -70,6 +70,7 @@ EXAMPLES: dict[str, bytes] = {
     "add_special_tokens": b"true",
     "stream_interval": b"2",
     "include_reasoning": b"false",
+    "echo": b"true",
 } | dict.fromkeys(STEERING, b'"steered"')
 
 SURFACES: dict[str, tuple[dict[str, Field], bytes]] = {
@@ -91,6 +92,12 @@ def cells(endpoint: str) -> list[Cell]:
         for name in sorted(table)
         if name not in INPUTS
     ]
+
+
+def example(name: str, table: dict[str, Field]) -> bytes:
+    if name == "logprobs" and table is CHAT_FIELDS:
+        return b"true"
+    return EXAMPLES.get(name, b"2")
 
 
 def spelled(raw: bytes, place: str) -> bytes:
@@ -127,9 +134,10 @@ SET_BY_THE_GATEWAY = {
 @pytest.mark.parametrize(("path", "name", "endpoint"), cells("generate") + cells("completions"))
 async def test_a_worker_of_ids_is_sent_what_the_table_says(path: str, name: str, endpoint: str) -> None:
     table, base = SURFACES[path]
-    value = EXAMPLES.get(name, b"2")
+    value = example(name, table)
     extra = b',"stream":true' if name == "stream_options" else b""
     extra += b',"tools":' + EXAMPLES["tools"] if name in ("tool_choice", "parallel_tool_calls") else b""
+    extra += b',"logprobs":true' if name == "top_logprobs" and table is CHAT_FIELDS else b""
     extra += b',"stop":["zzz"]' if name == "include_stop_str_in_output" else b""
     request = b'{%b,"%b":%b%b}' % (base, name.encode(), value, extra)
     said = reach(name, table[name], endpoint)
@@ -154,6 +162,8 @@ async def test_a_worker_of_ids_is_sent_what_the_table_says(path: str, name: str,
         given = spelled(raw, said)
         if name == "stop_token_ids" and path == "/v1/chat/completions":
             assert given.startswith(b"[7")  # the format's own ends come after it
+        elif value == b"true" and name == "logprobs":
+            assert given == b"0"  # of the token itself, and no others
         else:
             assert given == value
 
@@ -163,7 +173,7 @@ async def test_a_worker_of_whole_requests_is_sent_all_that_does_not_steer(
     path: str, name: str, endpoint: str
 ) -> None:
     table, base = SURFACES[path]
-    value = EXAMPLES.get(name, b"2")
+    value = example(name, table)
     request = b'{%b,"%b":%b}' % (base, name.encode(), value)
     async with gateway([status(200, b"{}")], endpoint=endpoint) as gw:
         response = await gw.post(path, data=request, headers={"Content-Type": "application/json"})
