@@ -17,7 +17,9 @@ from gateway.api.services import Services
 from gateway.config import Settings, StartupError
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
+from gateway.handoff.base import Handoffs
 from gateway.handoff.nixl_pull import NixlPull
+from gateway.handoff.sglang_bootstrap import SglangBootstrap
 from gateway.serving.dispatch import Dispatcher
 from gateway.serving.prepare import Preparer
 from gateway.telemetry.logs import configure_logging
@@ -55,13 +57,14 @@ def build(settings: Settings) -> Services:
     router = Router(settings.policy, clock=time.monotonic)
     feeds = KvFeeds(router)
     fleet = Fleet(settings.effective_workers(), router, feeds)
+    handoffs = Handoffs({"nixl_pull": NixlPull(settings.kv_lease_seconds), "bootstrap": SglangBootstrap()})
     metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds), token_metrics(encodings)]
     return Services(
         settings=settings,
         router=router,
         fleet=fleet,
         preparer=Preparer(encodings, fleet, settings),
-        dispatcher=Dispatcher(router, fleet, NixlPull(settings.kv_lease_seconds), metrics),
+        dispatcher=Dispatcher(router, fleet, handoffs, metrics),
         metrics=metrics,
         started=int(time.time()),
     )

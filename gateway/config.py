@@ -16,7 +16,7 @@ from msgspec import Meta
 from parsers.registry import DEFAULT_FORMAT
 
 Role = Literal["aggregated", "prefill", "decode"]
-EngineKind = Literal["auto", "vllm", "openai"]
+EngineKind = Literal["auto", "vllm", "sglang", "openai"]
 ToolCallIds = Literal["random", "name_index"]
 ReasoningEfforts = Literal["portable", "strict"]
 ConstrainedBy = Literal["worker", "prompt"]
@@ -53,6 +53,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     labels: Annotated[Mapping[str, str], Meta(description="Labels, a table of strings")] = {}
     max_num_seqs: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="Sequences that it runs at once")
+    ] = None
+    side_channel: Annotated[
+        str | None,
+        Meta(description="HOST:PORT of vLLM's NIXL side channel; without it learned from prefill answers"),
     ] = None
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -96,8 +96,14 @@ class PrefillAnswer(msgspec.Struct, frozen=True):
     cached_tokens: int | None
 
 
+HandoffKind = Literal["nixl_pull", "bootstrap"]
+"""How an engine hands a prompt's KV cache to another worker."""
+
+
 class EngineClient(Protocol):
     """One worker's protocol; token ids in, token ids out."""
+
+    handoff: HandoffKind
 
     async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> EngineCall:
         """Send the request; returns when the worker accepted it (response headers are in).
@@ -109,6 +115,10 @@ class EngineClient(Protocol):
 
     async def prefill(self, request: EngineRequest) -> PrefillAnswer:
         """Compute the prompt's KV cache and keep it for another worker. Raises EngineError."""
+        ...
+
+    def identified(self, engine_id: str, side_channel: str) -> None:
+        """A prefill answer told who its worker is, and HOST:PORT of its side channel."""
         ...
 
     def close(self) -> None: ...

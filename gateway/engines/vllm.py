@@ -11,7 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from gateway.engines.base import EngineError, EngineRequest, EngineUsage, PrefillAnswer, TokenSink
+from gateway.engines.base import (
+    EngineError,
+    EngineRequest,
+    EngineUsage,
+    HandoffKind,
+    PrefillAnswer,
+    TokenSink,
+)
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
@@ -126,9 +133,23 @@ class LogprobsCall(VllmCall):
 class VllmEngine:
     """One vLLM worker."""
 
-    def __init__(self, url: str, endpoint: Endpoint) -> None:
+    handoff: HandoffKind = "nixl_pull"
+
+    def __init__(self, url: str, endpoint: Endpoint, on_new_life: Callable[[], None] | None = None) -> None:
+        """`on_new_life` is called when answers begin to come from another start of the worker."""
         self.endpoint = endpoint
+        self.engine_id: str | None = None
+        self.side_channels: set[str] = set()
+        """Those that its prefill answers named, HOST:PORT; one a rank."""
+        self._on_new_life = on_new_life
         self._pool = ConnectionPool(url)
+
+    def identified(self, engine_id: str, side_channel: str) -> None:
+        """See `EngineClient`."""
+        if self.engine_id not in (None, engine_id) and self._on_new_life is not None:
+            self._on_new_life()
+        self.engine_id = engine_id
+        self.side_channels.add(side_channel)
 
     async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> VllmCall:
         call = (VllmCall if request.logprobs is None else LogprobsCall)(sink)

@@ -51,8 +51,8 @@ def _from_entries(entries: Sequence[_Entry]) -> list[TokenLogprob]:
     return [
         TokenLogprob(
             entry.token_id,
-            _finite(entry.logprob),
-            [(other.token_id, _finite(other.logprob)) for other in entry.top_logprobs],
+            finite(entry.logprob),
+            [(other.token_id, finite(other.logprob)) for other in entry.top_logprobs],
         )
         for entry in entries
     ]
@@ -61,13 +61,13 @@ def _from_entries(entries: Sequence[_Entry]) -> list[TokenLogprob]:
 def _from_lists(found: _Logprobs) -> list[TokenLogprob]:
     tops = found.top_logprobs or [None] * len(found.tokens)
     return [
-        TokenLogprob(_id(token), _finite(value), _ranked(top or {}))
+        TokenLogprob(_id(token), finite(value), _ranked(top or {}))
         for token, value, top in zip(found.tokens, found.token_logprobs, tops, strict=False)
     ]
 
 
 def _ranked(top: Mapping[str, float | None]) -> list[tuple[int, float]]:
-    pairs = [(_id(token), _finite(value)) for token, value in top.items()]
+    pairs = [(_id(token), finite(value)) for token, value in top.items()]
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
@@ -79,5 +79,6 @@ def _id(token: str) -> int:
     return int(digits)
 
 
-def _finite(value: float | None) -> float:
+def finite(value: float | None) -> float:
+    """A log-probability as JSON can say it."""
     return max(value, LEAST) if value is not None and math.isfinite(value) else LEAST

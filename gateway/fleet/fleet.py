@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -14,9 +14,10 @@ from gateway.config import WorkerSettings
 from gateway.engines.base import EngineClient, EngineError
 from gateway.engines.openai import OpenAiEngine
 from gateway.engines.parameters import absent_from
-from gateway.engines.vllm import VllmEngine
-from gateway.fleet.probe import ProbeError, healthy, probe
-from gateway.fleet.worker import Profile, Worker, WorkerState
+from gateway.engines.sglang import SglangEngine
+from gateway.engines.vllm import Endpoint, VllmEngine
+from gateway.fleet.probe import ProbeError, healthy, life, probe
+from gateway.fleet.worker import Engine, Profile, Worker, WorkerState
 from router.messages import WorkerInfo
 from router.selector import Router
 
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 PROBE_SECONDS = 1.0
 """Between two tries to reach a worker that is not there."""
 HEALTH_SECONDS = 2.0
+LIFE_SECONDS = 10.0
+"""Between looks at whether a worker that is well is still the same one."""
 HEALTH_FAILURES = 3
 """Slow answers in a row before a worker that still accepts connections is taken out."""
 
@@ -49,6 +52,8 @@ class Fleet:
         self._router = router
         self._feeds = feeds
         self._wake = {name: asyncio.Event() for name in self.workers}
+        self._renewed: set[str] = set()
+        """Workers whose answers come from another start than the one that was probed."""
         self._tasks: list[asyncio.Task[None]] = []
         self._session: aiohttp.ClientSession | None = None
         self._pools: dict[str, frozenset[str]] = {}
@@ -75,7 +80,7 @@ class Fleet:
     def engine(self, name: str) -> EngineClient | None:
         """Client of a worker that takes token ids, or None."""
         engine = self.workers[name].engine if name in self.workers else None
-        return engine if isinstance(engine, VllmEngine) else None
+        return None if isinstance(engine, OpenAiEngine) else engine
 
     def relay(self, name: str) -> OpenAiEngine | None:
         """Client of a worker that requests are passed through to, or None."""
@@ -106,7 +111,7 @@ class Fleet:
         return {
             "name": name,
             "url": settings.url,
-            "role": settings.role,
+            "role": worker.role,
             "pool": settings.pool,
             "labels": dict(settings.labels),
             "state": worker.state.value,
@@ -174,7 +179,8 @@ class Fleet:
 
     async def _put_in(self, worker: Worker, profile: Profile) -> None:
         worker.profile, worker.state, worker.reason = profile, WorkerState.READY, "ready"
-        worker.engine = _engine(worker.settings.url, profile)
+        self._renewed.discard(worker.name)
+        worker.engine = _engine(worker.settings.url, profile, lambda: self._renew(worker.name))
         self._absent.pop(worker.name, None)
         if absent := absent_from(profile.endpoint):
             self._absent[worker.name] = absent
@@ -184,9 +190,9 @@ class Fleet:
             WorkerInfo(
                 worker=worker.name,
                 models=profile.models,
-                role=worker.settings.role,
-                dp_ranks=max(profile.kv_sources, default=0) + 1,
-                max_num_seqs=worker.settings.max_num_seqs,
+                role=worker.role,
+                dp_ranks=profile.dp_ranks,
+                max_num_seqs=profile.max_num_seqs,
                 labels=worker.settings.labels,
                 pool=worker.settings.pool,
             )
@@ -202,6 +208,7 @@ class Fleet:
         assert self._session is not None
         failures = 0
         wake = self._wake[worker.name]
+        looked = asyncio.get_running_loop().time()
         while True:
             woken = await _wait(wake, HEALTH_SECONDS)
             reason = await healthy(self._session, worker.settings)
@@ -209,6 +216,25 @@ class Fleet:
             if reason and (woken or failures >= HEALTH_FAILURES or "Connect" in reason):
                 await self._take_out(worker, reason)
                 return
+            now = asyncio.get_running_loop().time()
+            if reason is None and (woken or now - looked >= LIFE_SECONDS):
+                looked = now
+                if await self._began_anew(worker):
+                    await self._take_out(worker, "it was started anew")
+                    return
+
+    async def _began_anew(self, worker: Worker) -> bool:
+        """Behind the address is another start of the worker: what is known of it is no longer true."""
+        assert self._session is not None
+        assert worker.profile is not None
+        if worker.name in self._renewed:
+            return True
+        now = await life(self._session, worker.settings, worker.profile)
+        return None not in (now, worker.profile.life) and now != worker.profile.life
+
+    def _renew(self, name: str) -> None:
+        self._renewed.add(name)
+        self._wake[name].set()
 
     async def _take_out(self, worker: Worker, reason: str) -> None:
         """The worker is gone, and with it what it had cached."""
@@ -228,10 +254,13 @@ class Fleet:
             logger.warning("worker %s cannot be used yet: %s", worker.name, reason)
 
 
-def _engine(url: str, profile: Profile) -> VllmEngine | OpenAiEngine:
+def _engine(url: str, profile: Profile, on_new_life: Callable[[], None]) -> Engine:
     if profile.endpoint == "openai":
         return OpenAiEngine(url)
-    return VllmEngine(url, "generate" if profile.endpoint == "generate" else "completions")
+    if profile.endpoint == "sglang":
+        return SglangEngine(url, bootstrap=profile.bootstrap, low_priority_first=profile.low_priority_first)
+    endpoint: Endpoint = "generate" if profile.endpoint == "generate" else "completions"
+    return VllmEngine(url, endpoint, on_new_life)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:

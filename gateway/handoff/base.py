@@ -6,12 +6,13 @@ prompt it was made for, and only while the prefill worker keeps the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
-from gateway.engines.base import EngineClient, EngineRequest
+from gateway.engines.base import EngineClient, EngineRequest, HandoffKind, PrefillAnswer
 
 LEASE_SHARE = 0.7
 """Of the lease a handle may be used for; the rest covers the way to the decode worker and its first read."""
@@ -31,15 +32,20 @@ class Handle:
     __slots__ = ("_clock", "_deadline", "_parameters", "_prompt")
 
     def __init__(
-        self, parameters: bytes, prompt: bytes, lease_seconds: float, clock: Callable[[], float]
+        self,
+        parameters: Mapping[str, bytes],
+        prompt: bytes,
+        lease_seconds: float,
+        clock: Callable[[], float],
     ) -> None:
-        """`prompt` identifies the prompt (its ids as JSON); `clock` gives seconds."""
-        self._parameters: bytes | None = parameters
+        """`parameters` are fields of the decode leg's body, as JSON by name; `prompt` identifies the prompt
+        (its ids as JSON); `clock` gives seconds."""
+        self._parameters: Mapping[str, bytes] | None = parameters
         self._prompt = hash(prompt)
         self._clock = clock
         self._deadline = clock() + LEASE_SHARE * lease_seconds
 
-    def take(self, prompt: bytes) -> bytes:
+    def take(self, prompt: bytes) -> Mapping[str, bytes]:
         """The parameters, for the decode of `prompt`. Raises HandoffError."""
         parameters, self._parameters = self._parameters, None
         if parameters is None:
@@ -57,15 +63,29 @@ class PrefillResult(msgspec.Struct, frozen=True):
     handle: Handle
     cached_tokens: int | None
     """Prompt tokens that the prefill worker had cached."""
+    leg: asyncio.Task[PrefillAnswer] | None = None
+    """The leg itself, where it ends only with decode beside it. Cancelling it ends it on the worker."""
 
 
 class Handoff(Protocol):
     """One protocol of handing over."""
 
     async def prefill(self, engine: EngineClient, request: EngineRequest) -> PrefillResult:
-        """Run the prefill leg. Raises EngineError."""
+        """Run the prefill leg, or start it. Raises EngineError."""
         ...
 
-    def decode_request(self, request: EngineRequest, handle: Handle) -> EngineRequest:
-        """The decode leg of a request. Raises HandoffError."""
-        ...
+
+class Handoffs:
+    """Hands over as the prefill worker's engine does; see `Handoff`."""
+
+    def __init__(self, by_kind: Mapping[HandoffKind, Handoff]) -> None:
+        self._by_kind = by_kind
+
+    async def prefill(self, engine: EngineClient, request: EngineRequest) -> PrefillResult:
+        return await self._by_kind[engine.handoff].prefill(engine, request)
+
+
+def decode_request(request: EngineRequest, handle: Handle) -> EngineRequest:
+    """The decode leg of a request. Raises HandoffError."""
+    parameters = handle.take(request.token_ids_json)
+    return msgspec.structs.replace(request, top_level={**request.top_level, **parameters})

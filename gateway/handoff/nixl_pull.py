@@ -7,6 +7,7 @@ dropped since decode makes it again, and pins its blocks until they have been re
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -39,15 +40,14 @@ class NixlPull:
     async def prefill(self, engine: EngineClient, request: EngineRequest) -> PrefillResult:
         """Raises EngineError: the worker's own, or a retryable one when its parameters are not whole."""
         answer = await engine.prefill(prefill_request(request))
-        check_parameters(answer.kv_transfer_params)
+        told = check_parameters(answer.kv_transfer_params)
+        engine.identified(
+            re.sub(r"_dp\d+$", "", told["remote_engine_id"]), f"{told['remote_host']}:{told['remote_port']}"
+        )
         loop = asyncio.get_running_loop()
-        handle = Handle(answer.kv_transfer_params, request.token_ids_json, self._lease_seconds, loop.time)
+        parameters = {PARAMETERS: answer.kv_transfer_params}
+        handle = Handle(parameters, request.token_ids_json, self._lease_seconds, loop.time)
         return PrefillResult(handle, answer.cached_tokens)
-
-    def decode_request(self, request: EngineRequest, handle: Handle) -> EngineRequest:
-        """Raises HandoffError."""
-        parameters = handle.take(request.token_ids_json)
-        return msgspec.structs.replace(request, top_level={**request.top_level, PARAMETERS: parameters})
 
 
 def prefill_request(request: EngineRequest) -> EngineRequest:
@@ -60,8 +60,8 @@ def prefill_request(request: EngineRequest) -> EngineRequest:
     )
 
 
-def check_parameters(raw: bytes) -> None:
-    """An incomplete handle kills a decode worker: it must not get that far. Raises EngineError."""
+def check_parameters(raw: bytes) -> dict[str, Any]:
+    """The parameters. Incomplete ones kill a decode worker and go no further. Raises EngineError."""
     try:
         parameters = msgspec.json.decode(raw or b"null")
     except msgspec.DecodeError:
@@ -69,6 +69,8 @@ def check_parameters(raw: bytes) -> None:
     missing = _missing(parameters)
     if missing is not None:
         raise EngineError(f"the prefill worker gave no usable KV handle: {missing}", retryable=True)
+    whole: dict[str, Any] = parameters
+    return whole
 
 
 def _missing(parameters: Any) -> str | None:

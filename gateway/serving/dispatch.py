@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
-from gateway.handoff.base import Handoff, HandoffError
+from gateway.handoff.base import Handoff, HandoffError, decode_request
 from gateway.serving.errors import bad_request
 from gateway.serving.generation import GenerationFactory
 from gateway.serving.inflight import InFlight
@@ -137,7 +137,13 @@ class Dispatcher:
         if flight.pair:
             request = await self._prefill(flight, job, request, failed)
         engine = self._engine(flight.placement)
-        await flight.start(engine, request, generation)
+        try:
+            await flight.start(engine, request, generation)
+        except EngineError:
+            if flight.prefill is not None and flight.leg_failure is not None:
+                # Decode was ended for the sake of a prefill leg that ran beside it.
+                raise self._leg_failed(job, flight.prefill, flight.leg_failure) from None
+            raise
 
     async def _prefill(
         self, flight: InFlight, job: Job, request: EngineRequest, excluded: frozenset[str]
@@ -159,8 +165,11 @@ class Dispatcher:
                 leg = _engine_request(job, placement)
                 leg.constraint = leg.logprobs = None  # its one token is not kept
                 result = await self._handoff.prefill(engine, leg)
-                flight.prefilled(result.cached_tokens)
-                return self._handoff.decode_request(request, result.handle)
+                if result.leg is not None:
+                    flight.prefill_runs(result.leg)
+                else:
+                    flight.prefilled(result.cached_tokens)
+                return decode_request(request, result.handle)
             except EngineError as error:
                 self._note_failure(job, placement.target.worker, error)
                 failed |= {placement.target.worker}
@@ -172,7 +181,13 @@ class Dispatcher:
                 self._metrics.handles_dropped += 1
                 raise _PrefillFailedError(EngineError(str(error), retryable=True)) from None
             finally:
-                flight.prefill_ended(failed=blamed)
+                if not flight.leg_runs:
+                    flight.prefill_ended(failed=blamed)
+
+    def _leg_failed(self, job: Job, prefill: Placement, error: EngineError) -> _PrefillFailedError:
+        worker = prefill.target.worker
+        self._note_failure(job, worker, error)
+        return _PrefillFailedError(error, frozenset({worker}))
 
     def _engine(self, placement: Placement) -> EngineClient:
         engine = self._engines.engine(placement.target.worker)

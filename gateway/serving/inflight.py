@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-from gateway.engines.base import EngineCall, EngineClient, EngineError, EngineRequest
+from gateway.engines.base import EngineCall, EngineClient, EngineError, EngineRequest, PrefillAnswer
 from gateway.serving.generation import Generation, GenerationFactory
 from gateway.telemetry.metrics import Metrics
 from router.messages import FirstToken, Placement, Release
@@ -48,6 +50,10 @@ class InFlight:
         self._failed = False
         self._closed = False
         self._started = started
+        self._leg: asyncio.Task[PrefillAnswer] | None = None
+        self._leg_over = True
+        self.leg_failure: EngineError | None = None
+        """Of a prefill leg that ran beside decode."""
         self._prefill_cached: int | None = None
         self._prefill_at = 0.0
         self._last = 0.0
@@ -61,10 +67,11 @@ class InFlight:
             self.generation = created = generation(self)
             return created
 
+        starting = engine.start(request, sink)
         try:
-            self._call = call = await engine.start(request, sink)
+            self._call = call = await (starting if self._leg is None else self._beside(self._leg, starting))
         except EngineError as error:
-            self._failed = error.blames_worker
+            self._failed = error.blames_worker and self.leg_failure is None
             raise
         if self._stopped:
             call.abort()
@@ -107,6 +114,10 @@ class InFlight:
         if self._call is not None:
             self._failed = _blames_worker(self._call.done)
             self._call.abort()
+        if self._leg is not None and self.leg_runs:
+            self._leg.remove_done_callback(self._leg_ended)
+            self._leg.cancel()
+            self.prefill_ended(failed=False)
         generation = self.generation
         self._router.release(
             Release(
@@ -128,7 +139,7 @@ class InFlight:
 
         A decode worker counts what was transferred to it as cached: that is not what the client means.
         """
-        if self.pair:
+        if self.pair and (self._leg is None or self._prefill_cached is not None):
             return self._prefill_cached
         usage = self.generation.usage if self.generation is not None else None
         return usage.cached_tokens if usage is not None else None
@@ -162,6 +173,43 @@ class InFlight:
         self._metrics.prefill_leg.observe(now - self._prefill_at)
         self._prefill_at = now
 
+    @property
+    def leg_runs(self) -> bool:
+        """A prefill leg is under way beside decode."""
+        return self._leg is not None and not self._leg_over
+
+    def prefill_runs(self, leg: asyncio.Task[PrefillAnswer]) -> None:
+        """The prefill leg goes on beside decode: when one of them fails, the other is ended."""
+        self._leg, self._leg_over = leg, False
+        leg.add_done_callback(self._leg_ended)
+
+    def _leg_ended(self, leg: asyncio.Task[PrefillAnswer]) -> None:
+        self._leg_over = True
+        error = leg.exception()
+        if error is None:
+            self.prefilled(leg.result().cached_tokens)
+        self.prefill_ended(failed=isinstance(error, EngineError) and error.blames_worker)
+        if error is not None and not self._last:  # else decode has what it needs
+            self.leg_failure = (
+                error if isinstance(error, EngineError) else EngineError(f"{error!r}", retryable=True)
+            )
+            self.cut_off(self.leg_failure)
+
+    async def _beside(
+        self, leg: asyncio.Task[PrefillAnswer], starting: Coroutine[Any, Any, EngineCall]
+    ) -> EngineCall:
+        """What `starting` gives, unless the leg fails first."""
+        start = self._loop.create_task(starting)
+        try:
+            await asyncio.wait({start, leg}, return_when=asyncio.FIRST_COMPLETED)
+            if leg.done() and not start.done() and leg.exception() is None:
+                await asyncio.wait({start})
+            if not start.done() and self.leg_failure is not None:
+                raise self.leg_failure
+            return await start
+        finally:
+            start.cancel()
+
     # Observer
 
     def on_progress(self, new_tokens: int) -> None:
@@ -170,7 +218,7 @@ class InFlight:
             self._metrics.inter_token.observe_many((now - self._last) / new_tokens, new_tokens)
         else:
             self._metrics.first_token.observe(now - self._started)
-            if self.pair:
+            if self.pair and self._leg is None:
                 self._metrics.handoff.observe(now - self._prefill_at)
             self._router.first_token(FirstToken(self.placement.reservation))
         self._last = now

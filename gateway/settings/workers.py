@@ -62,6 +62,11 @@ def _checked(workers: Sequence[WorkerSettings], where: Where) -> tuple[WorkerSet
         _check_url(worker.url, where(index, "url"))
         _check_endpoint(worker.kv_events, "kv_events", where(index, "kv_events"))
         _check_endpoint(worker.kv_replay, "kv_replay", where(index, "kv_replay"))
+        if worker.side_channel is not None:
+            problem = _endpoint_problem(f"tcp://{worker.side_channel}")
+            if problem:
+                where_it_is = where(index, "side_channel")
+                raise bad_value(where_it_is, "side_channel", "expected HOST:PORT", worker.side_channel)
         if worker.kv_replay and not worker.kv_events:
             raise bad_value(where(index, "kv_replay"), "kv_replay", "needs kv_events too", worker.kv_replay)
         if worker.name in names:

@@ -40,6 +40,7 @@ class Server:
     def __init__(self) -> None:
         self.health = 200
         self.port = 0
+        self.started = 1.0
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -47,6 +48,7 @@ class Server:
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/v1/completions", self._refuse)
+        app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
@@ -61,6 +63,9 @@ class Server:
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 100}]})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"process_start_time_seconds {self.started}\n")
 
     async def _refuse(self, request: web.Request) -> web.Response:
         return web.json_response({}, status=400)
@@ -177,3 +182,32 @@ async def test_a_description_tells_what_a_person_asks_for() -> None:
         await r.until_state(WorkerState.READY)
         described = r.fleet.describe("w")
         assert (described["state"], described["profile"]["endpoint"]) == ("ready", "completions")
+
+
+async def test_a_worker_that_was_started_anew_is_a_new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "LIFE_SECONDS", 0.05)
+    async with rig() as r:
+        await r.until_state(WorkerState.READY)
+        engine = r.fleet.engine("w")
+        await asyncio.sleep(0.3)
+        assert r.fleet.engine("w") is engine
+        r.server.started += 1
+        await r.until(lambda: r.fleet.engine("w") not in (engine, None))
+        assert r.worker.profile is not None
+        assert r.worker.profile.life == str(r.server.started)
+
+
+async def test_an_answer_of_another_start_is_noticed_before_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fleet_module, "HEALTH_SECONDS", 60)
+    async with rig() as r:
+        await r.until_state(WorkerState.READY)
+        engine = r.fleet.engine("w")
+        assert engine is not None
+        engine.identified("first", "h:1")
+        engine.identified("first", "h:2")
+        await asyncio.sleep(0.1)
+        assert r.fleet.engine("w") is engine
+        engine.identified("second", "h:1")
+        await r.until(lambda: r.fleet.engine("w") not in (engine, None))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from gateway.config import WorkerSettings
+from gateway.engines.sglang import Bootstrap
 from gateway.fleet.probe import ProbeError, connectable, healthy, probe
 from gateway.fleet.worker import KvSource
 
@@ -34,6 +37,8 @@ async def worker(
 
     async def handle(request: web.Request) -> web.Response:
         status, body = answers.get(request.path, (404, {"detail": "Not Found"}))
+        if isinstance(body, str):
+            return web.Response(text=body, status=status)
         return web.json_response(body, status=status)
 
     app = web.Application()
@@ -138,3 +143,77 @@ async def test_health_is_what_the_worker_says(answer: tuple[int, Any], well: boo
 )
 def test_a_bind_address_becomes_one_to_connect_to(endpoint: str, host: str, expected: str) -> None:
     assert connectable(endpoint, host) == expected
+
+
+SGLANG_INFO = json.loads((Path(__file__).parent / "data/sglang_server_info.json").read_bytes())
+
+
+def sglang(**changes: Any) -> Answers:
+    return {"/v1/models": (200, MODELS), "/server_info": (200, SGLANG_INFO | changes)}
+
+
+async def test_everything_a_sglang_worker_tells_is_taken_up() -> None:
+    async with worker(sglang()) as (session, settings):
+        profile = await probe(session, settings)
+    assert (profile.engine, profile.endpoint, profile.version) == ("sglang", "sglang", "0.5.23")
+    assert (profile.role, profile.dp_ranks, profile.block_size) == ("aggregated", 1, 32)
+    assert profile.max_num_seqs == 16
+    assert profile.kv_sources == {0: KvSource("tcp://127.0.0.1:6557", "tcp://127.0.0.1:6558", "")}
+    assert profile.bootstrap is None
+    assert profile.layout["kv_cache_dtype"] == "auto"
+
+
+async def test_a_sglang_prefill_worker_says_where_decode_finds_it() -> None:
+    events = {**SGLANG_INFO["kv_events"], "dp_size": 2}
+    answers = sglang(disaggregation_mode="prefill", dp_size=2, kv_events=events)
+    async with worker(answers, role="prefill") as (session, settings):
+        profile = await probe(session, settings)
+    assert profile.role == "prefill"
+    assert profile.bootstrap == Bootstrap("127.0.0.1", 8998, 2)
+    assert profile.kv_sources[1] == KvSource("tcp://127.0.0.1:6558", "tcp://127.0.0.1:6559", "")
+
+
+async def test_a_sglang_decode_workers_events_are_not_waited_for() -> None:
+    async with worker(sglang(disaggregation_mode="decode"), role="decode") as (session, settings):
+        assert (await probe(session, settings)).kv_sources == {}
+
+
+async def test_a_worker_that_runs_in_another_role_than_configured_cannot_be_used() -> None:
+    async with worker(sglang(), role="prefill") as (session, settings):
+        with pytest.raises(ProbeError, match="configured as prefill and runs as aggregated"):
+            await probe(session, settings)
+
+
+async def test_another_start_of_a_sglang_worker_is_another_life() -> None:
+    lives = []
+    for seed in (1, 1, 2):
+        async with worker(sglang(random_seed=seed)) as (session, settings):
+            lives.append((await probe(session, settings)).life)
+    assert lives[0] == lives[1] != lives[2]
+
+
+async def test_vllms_development_path_of_that_name_is_not_sglang() -> None:
+    answers: Answers = {
+        "/v1/models": (200, MODELS),
+        "/server_info": (200, {"vllm_config": "..."}),
+        "/inference/v1/generate": (400, {}),
+    }
+    async with worker(answers) as (session, settings):
+        assert (await probe(session, settings)).engine == "vllm"
+    async with worker(answers, engine="sglang") as (session, settings):
+        with pytest.raises(ProbeError, match="configured as SGLang"):
+            await probe(session, settings)
+
+
+async def test_a_vllm_workers_metrics_tell_its_life_ranks_and_block_size() -> None:
+    page = (
+        'vllm:cache_config_info{block_size="64",engine="0"} 1.0\n'
+        'vllm:cache_config_info{block_size="64",engine="1"} 1.0\n'
+        "process_start_time_seconds 1.79604679006e+09\n"
+        'vllm:nixl_bytes_transferred_sum{engine="0"} 10.0\n'
+    )
+    answers: Answers = {"/v1/models": (200, MODELS), "/v1/completions": (400, {}), "/metrics": (200, page)}
+    async with worker(answers) as (session, settings):
+        profile = await probe(session, settings)
+    assert (profile.block_size, profile.dp_ranks, profile.life) == (64, 2, "1796046790.06")
+    assert profile.has_connector

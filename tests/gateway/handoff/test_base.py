@@ -15,11 +15,11 @@ class Clock:
 
 
 def handle(clock: Clock) -> Handle:
-    return Handle(b'{"k":1}', b"1,2,3", lease_seconds=30, clock=clock)
+    return Handle({"k": b"1"}, b"1,2,3", lease_seconds=30, clock=clock)
 
 
 def test_the_parameters_are_given_out_as_they_came() -> None:
-    assert handle(Clock()).take(b"1,2,3") == b'{"k":1}'
+    assert handle(Clock()).take(b"1,2,3") == {"k": b"1"}
 
 
 def test_a_second_use_is_refused() -> None:
