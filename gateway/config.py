@@ -128,6 +128,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     strict: Annotated[
         bool, Meta(description="Refuse request fields that are not known, instead of passing them to workers")
     ] = False
+    sse_keep_alive_seconds: Annotated[
+        float,
+        Meta(ge=0, le=86_400, description="Seconds without an event before a stream gets a comment; 0: none"),
+    ] = 15.0
     log_level: Annotated[LogLevel, Meta(description="Least severe log lines to write")] = "info"
     pools: Annotated[
         Sequence[PoolSettings],

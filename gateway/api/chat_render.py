@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.errors import body_of
 from gateway.api.head import Head
 from gateway.api.logprobs import chat_entry
 from gateway.api.sse import DONE, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
+from gateway.serving.errors import RequestError
 from gateway.serving.token_watch import TokenDetail
 from parsers.answer import Answer, AnswerBuilder, ToolCall
 from parsers.base import (
@@ -109,9 +111,9 @@ class ChatStream:
     def on_token(self, index: int, token: TokenDetail) -> None:
         """The plain stream tells nothing of tokens."""
 
-    def fail(self, error_body: bytes) -> bytes:
+    def fail(self, error: RequestError) -> bytes:
         """The rest of a stream that broke: an error frame, then [DONE]."""
-        return self.take() + frame(error_body) + DONE
+        return self.take() + frame(body_of(error)) + DONE
 
     def _open(self, index: int) -> _Heads:
         heads = self._heads[index] = _Heads(b'%b{"index":%d,"delta":{' % (self._prefix, index))

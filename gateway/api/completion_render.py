@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from gateway.api.errors import body_of
 from gateway.api.head import Head
 from gateway.api.logprobs import CompletionLogprobs
 from gateway.api.sse import DONE, FrameBuffer, encode_text, frame, stream_prefix
 from gateway.api.usage import Usage
+from gateway.serving.errors import RequestError
 from gateway.serving.token_watch import TokenDetail
 from parsers.base import ContentDelta, Finish, OutputEvent, OutputParser
 
@@ -36,9 +38,13 @@ class CompletionStream(FrameBuffer):
         self._usage = head.details is not None and head.details.usage
         self._prompt_tokens = head.prompt_tokens
         self._tokens = 0
-        if echoed := head.values.get("echoed"):
-            for index in range(head.choices):
-                self._chunk(index, echoed, None)
+        for index in range(head.choices):
+            self.echo(index, head.values.get("echoed", ""))
+
+    def echo(self, index: int, prompt: str) -> None:
+        """The prompt, before a choice's answer."""
+        if prompt:
+            self._chunk(index, prompt, None)
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         for event in events:
@@ -59,8 +65,8 @@ class CompletionStream(FrameBuffer):
             self._pending.append(b'%b],"usage":%b}\n\n' % (self._prefix, msgspec.json.encode(usage)))
         return self.take() + DONE
 
-    def fail(self, error_body: bytes) -> bytes:
-        return self.take() + frame(error_body) + DONE
+    def fail(self, error: RequestError) -> bytes:
+        return self.take() + frame(body_of(error)) + DONE
 
     def _chunk(self, index: int, text: str, end: Finish | None) -> None:
         logprobs = b"null" if self._logprobs is None else msgspec.json.encode(self._logprobs[index].take())

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, unavailable
+from router.messages import NoWorkerError
+
+logger = logging.getLogger(__name__)
+
+
+def as_request_error(error: Exception) -> RequestError:
+    """What the client is told of a failure before its answer began."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, NoWorkerError):
+        logger.warning("no worker: %s", error)
+        return unavailable("No worker can take this request now.", "no_worker")
+    if isinstance(error, EngineError):
+        return from_engine(error)
+    logger.error("request failed", exc_info=error)
+    return RequestError(500, "Internal error.", code="internal_error")
 
 
 def body_of(error: RequestError) -> bytes:

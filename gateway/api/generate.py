@@ -8,26 +8,29 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
-from gateway.api.errors import body_of, in_stream
+from gateway.api.accounting import account, headers_of
+from gateway.api.batch import answer_batch
+from gateway.api.errors import as_request_error, in_stream
 from gateway.api.fields import Field, read_fields
 from gateway.api.head import Head
+from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
 from gateway.api.services import Services
 from gateway.api.stream_response import StreamRenderer, stream_answer
-from gateway.api.usage import Usage, usage_of
+from gateway.api.usage import Usage
 from gateway.engines.base import EngineError
-from gateway.serving.errors import bad_request, model_not_found, unavailable
+from gateway.serving.errors import RequestError, bad_request, model_not_found, unavailable
 from gateway.serving.generation import Emitter
 from gateway.serving.inflight import InFlight
 from gateway.serving.job import Prepared
 from gateway.serving.prepare import Preparer
 from gateway.serving.request import Fields
-from gateway.serving.tool_checks import check_tool_calls
 from parsers.base import OutputParser
 
 logger = logging.getLogger(__name__)
@@ -39,7 +42,7 @@ _random = random.Random(secrets.randbits(128))
 class Stream(StreamRenderer, Emitter, Protocol):
     def end(self, choices: int, usage: Usage | None) -> bytes: ...
 
-    def fail(self, error_body: bytes) -> bytes: ...
+    def fail(self, error: RequestError) -> bytes: ...
 
 
 class Whole(Emitter, Protocol):
@@ -57,6 +60,8 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True):
     prepare: Callable[[Preparer, Fields, str, float], Awaitable[Prepared]]
     stream: Callable[[Head], Stream]
     whole: Callable[[Head], Whole]
+    split: Callable[[Fields], list[Fields]] | None = None
+    """A request of several inputs to one for each."""
 
 
 def generating(
@@ -76,6 +81,8 @@ def generating(
             return await relay(services, request, surface.path, body, fields, request_id)
         if fields.refusal is not None:
             raise fields.refusal
+        if surface.split is not None and len(parts := surface.split(fields)) > 1:
+            return await _several(services, request, surface, parts, request_id, started)
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
         answer = _stream if prepared.stream else _whole
         return await answer(services, request, surface, prepared)
@@ -109,38 +116,72 @@ async def _whole(
     flight.close()
     assert flight.generation is not None
     parsers = [choice.parser for choice in flight.generation.choices]
-    body = answer[0].body(_usage(services, prepared, flight), parsers)
-    return web.Response(body=body, content_type="application/json", headers=_headers(job.request_id))
+    body = answer[0].body(account(services, prepared, flight), parsers)
+    return web.Response(body=body, content_type="application/json", headers=headers_of(prepared))
 
 
 async def _stream(
     services: Services, request: web.Request, surface: Surface, prepared: Prepared
 ) -> web.StreamResponse:
-    job = prepared.job
+    headers = headers_of(prepared)
+    keep_alive = KeepAlive(request, headers, services.settings.sse_keep_alive_seconds)
     answer: list[Stream] = []
 
     def fresh() -> Stream:
         answer[:] = [surface.stream(_head(surface, prepared))]
         return answer[0]
 
-    flight = await services.dispatcher.open(job, services.preparer.generation(prepared, fresh))
-    stream = answer[0]
-
-    async def tail() -> bytes:
-        try:
-            await flight.wait()
-        except EngineError as error:
-            services.metrics.stream_failures += 1
-            logger.warning("stream %s broke on %s: %s", job.request_id, flight.workers, error)
-            services.fleet.report_failure(flight.placement.target.worker, error)
-            return stream.fail(body_of(in_stream(error)))
-        usage = _usage(services, prepared, flight)
-        return stream.end(prepared.n, usage if prepared.include_usage else None)
-
     try:
-        return await stream_answer(request, _headers(job.request_id), stream, flight, tail)
+        flight = await services.dispatcher.open(prepared.job, services.preparer.generation(prepared, fresh))
+        try:
+            tail = partial(_tail, services, prepared, flight, answer[0])
+            return await stream_answer(request, headers, answer[0], flight, tail, keep_alive)
+        finally:
+            flight.close()
+    except Exception as error:
+        response = await keep_alive.committed()
+        if response is None:
+            raise
+        services.metrics.stream_failures += 1
+        await response.write_eof(fresh().fail(as_request_error(error)))
+        return response
     finally:
-        flight.close()
+        keep_alive.close()
+
+
+async def _several(
+    services: Services,
+    request: web.Request,
+    surface: Surface,
+    parts: Sequence[Fields],
+    request_id: str,
+    started: float,
+) -> web.StreamResponse:
+    prepared = [
+        await surface.prepare(services.preparer, fields, f"{request_id}-{number}", started)
+        for number, fields in enumerate(parts)
+    ]
+    head = msgspec.structs.replace(
+        _head(surface, prepared[0]),
+        id=surface.id_prefix + request_id,
+        choices=sum(part.n for part in prepared),
+        prompt_tokens=sum(part.readings[0].counted_prompt_tokens for part in prepared),
+        values={},
+    )
+    return await answer_batch(services, request, prepared, head)
+
+
+async def _tail(services: Services, prepared: Prepared, flight: InFlight, stream: Stream) -> bytes:
+    """The end of a stream, when it is there."""
+    try:
+        await flight.wait()
+    except EngineError as error:
+        services.metrics.stream_failures += 1
+        logger.warning("stream %s broke on %s: %s", prepared.job.request_id, flight.workers, error)
+        services.fleet.report_failure(flight.placement.target.worker, error)
+        return stream.fail(in_stream(error))
+    usage = account(services, prepared, flight)
+    return stream.end(prepared.n, usage if prepared.include_usage else None)
 
 
 def _head(surface: Surface, prepared: Prepared) -> Head:
@@ -153,27 +194,3 @@ def _head(surface: Surface, prepared: Prepared) -> Head:
         details=prepared.details,
         values=prepared.values,
     )
-
-
-def _usage(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
-    reading = prepared.reading(flight.pool)
-    usage = usage_of(flight, reading.counted_prompt_tokens)
-    assert flight.generation is not None
-    check_tool_calls(prepared.job.request_id, reading.options, flight.generation, services.metrics)
-    services.metrics.prompt_tokens += usage.prompt_tokens
-    services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
-    if logger.isEnabledFor(logging.INFO):
-        logger.info(
-            "request %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens",
-            prepared.job.request_id,
-            flight.workers,
-            usage.prompt_tokens,
-            usage.prompt_tokens_details.cached_tokens,
-            flight.overlap_tokens,
-            usage.completion_tokens,
-        )
-    return usage
-
-
-def _headers(request_id: str) -> dict[str, str]:
-    return {"X-Request-Id": request_id}

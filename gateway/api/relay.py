@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import numpy as np
 from aiohttp import web
 
-from gateway.api.errors import body_of, in_stream
+from gateway.api.errors import body_of, from_engine, in_stream
 from gateway.api.fields import steers
+from gateway.api.keep_alive import KeepAlive
 from gateway.api.services import Services
 from gateway.api.sse import DONE, frame
 from gateway.api.stream_response import stream_answer
@@ -53,10 +55,18 @@ async def _send(
     engine = services.fleet.relay(worker)
     if engine is None:
         raise EngineError("the worker has gone", retryable=True)
-    headers = {"X-Request-Id": request_id}
+    headers = _headers(request_id)
     try:
         if fields.values.get("stream"):
-            return await _stream(request, engine, path, without_steering(body), request_id, headers)
+            seconds = services.settings.sse_keep_alive_seconds
+            return await _stream(
+                request,
+                engine,
+                path,
+                without_steering(body),
+                request_id,
+                KeepAlive(request, headers, seconds),
+            )
         answer = await engine.whole(path, without_steering(body), request_id)
     except EngineError as error:
         services.fleet.report_failure(worker, error)
@@ -96,18 +106,28 @@ async def _stream(
     path: str,
     body: bytes,
     request_id: str,
-    headers: dict[str, str],
+    keep_alive: KeepAlive,
 ) -> web.StreamResponse:
     stream = _RelayStream()
-    call = await engine.stream(path, body, request_id, stream)
-    call.done.add_done_callback(stream.set_ready)
+    call: RelayCall | None = None
     try:
+        call = await engine.stream(path, body, request_id, stream)
+        call.done.add_done_callback(stream.set_ready)
         await stream.ready
         if call.done.done():
             call.done.result()
-        return await stream_answer(request, headers, stream, call, lambda: _tail(stream, call, request_id))
+        tail = partial(_tail, stream, call, request_id)
+        return await stream_answer(request, _headers(request_id), stream, call, tail, keep_alive)
+    except EngineError as error:
+        response = await keep_alive.committed()
+        if response is None:
+            raise
+        await response.write_eof(frame(body_of(from_engine(error))) + DONE)
+        return response
     finally:
-        call.abort()
+        keep_alive.close()
+        if call is not None:
+            call.abort()
 
 
 async def _tail(stream: _RelayStream, call: RelayCall, request_id: str) -> bytes:
@@ -124,3 +144,7 @@ def without_steering(body: bytes) -> bytes:
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     kept = {name: raw for name, raw in fields.items() if not steers(name)}
     return body if len(kept) == len(fields) else msgspec.json.encode(kept)
+
+
+def _headers(request_id: str) -> dict[str, str]:
+    return {"X-Request-Id": request_id}

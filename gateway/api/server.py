@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,15 +9,11 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api import info, route
-from gateway.api.errors import body_of, from_engine
+from gateway.api.errors import as_request_error, body_of
 from gateway.api.generate import generating
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import SURFACES
-from gateway.engines.base import EngineError
-from gateway.serving.errors import RequestError, unavailable
-from router.messages import NoWorkerError
-
-logger = logging.getLogger(__name__)
+from gateway.serving.errors import RequestError
 
 CLIENT_LEFT = 499
 """Counted for a client that went before its answer was complete; nobody reads it."""
@@ -123,19 +118,11 @@ async def _answer(
 
 
 def _request_error(services: Services, request: web.Request, error: Exception) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, NoWorkerError):
-        logger.warning("no worker: %s", error)
-        return unavailable("No worker can take this request now.", "no_worker")
-    if isinstance(error, EngineError):
-        return from_engine(error)
     if isinstance(error, web.HTTPException):
         return _http_error(services, request, error)
     if isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
         return RequestError(400, "The request body cannot be decoded.", code="invalid_body")
-    logger.error("request failed", exc_info=error)
-    return RequestError(500, "Internal error.", code="internal_error")
+    return as_request_error(error)
 
 
 def _http_error(services: Services, request: web.Request, error: web.HTTPException) -> RequestError:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion, HttpVersion11, web
 
 from gateway.api.sse import chunked
 
@@ -30,7 +30,7 @@ class EventStreamResponse(web.StreamResponse):
 
     _send_headers_immediately = False
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
+    def __init__(self, headers: Mapping[str, str], version: HttpVersion = HttpVersion11) -> None:
         super().__init__(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -39,6 +39,8 @@ class EventStreamResponse(web.StreamResponse):
                 **headers,
             }
         )
+        if version < HttpVersion11:
+            self.force_close()  # only the connection's end tells such a client where the stream ends
 
 
 class ClientWriter:
@@ -58,8 +60,11 @@ class ClientWriter:
         self._flow = flow
         self._loop = asyncio.get_running_loop()
         self._poll: asyncio.TimerHandle | None = None
+        self.idle = 0
+        """Counted up by who watches for silence."""
 
     def write(self, data: bytes) -> None:
+        self.idle = 0
         transport = self._transport
         if transport.is_closing():
             return
@@ -67,6 +72,11 @@ class ClientWriter:
         if self._poll is None and self._protocol.writing_paused:
             self._flow.pause()
             self._watch()
+
+    def comment(self, data: bytes) -> None:
+        """Write what means nothing, unless the client has enough to read."""
+        if not self._protocol.writing_paused:
+            self.write(data)
 
     def close(self) -> None:
         """No timer outlives the stream."""
@@ -80,6 +90,16 @@ class ClientWriter:
         else:
             self._poll = None
             self._flow.resume()
+
+
+class KeepAlive(Protocol):
+    """What keeps a silent stream alive."""
+
+    writer: ClientWriter | None
+
+    async def committed(self) -> EventStreamResponse | None: ...
+
+    def close(self) -> None: ...
 
 
 class StreamRenderer(Protocol):
@@ -96,17 +116,21 @@ async def stream_answer(
     renderer: StreamRenderer,
     flow: Flow,
     tail: Callable[[], Awaitable[bytes]],
+    keep_alive: KeepAlive,
 ) -> web.StreamResponse:
     """Send a stream whose first event is ready; `tail` waits for the end and gives the last bytes."""
-    response = EventStreamResponse(headers)
-    if request.version < HttpVersion11:
-        response.force_close()  # only the connection's end tells such a client where the stream ends
-    await response.prepare(request)
+    response = await keep_alive.committed()
+    if response is None:
+        response = EventStreamResponse(headers, request.version)
+        await response.prepare(request)
     await _write_first(response, renderer.take(), flow)
     writer = ClientWriter(request, flow)
     renderer.write = writer.write
+    keep_alive.writer = writer
     try:
-        await response.write_eof(await tail())
+        last = await tail()
+        keep_alive.close()
+        await response.write_eof(last)
     except Exception:
         # The status has gone out: all that is left to say is that the answer is not whole.
         logger.exception("a stream failed inside the gateway")

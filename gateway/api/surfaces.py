@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.api.batch import split_prompts
 from gateway.api.chat_details import chat_stream
 from gateway.api.chat_render import ChatWhole
 from gateway.api.completion_render import CompletionStream, CompletionWhole
@@ -27,6 +28,7 @@ COMPLETIONS = Surface(
     prepare=Preparer.completion,
     stream=CompletionStream,
     whole=CompletionWhole,
+    split=split_prompts,
 )
 
 SURFACES = (CHAT, COMPLETIONS)

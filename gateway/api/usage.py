@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gateway.serving.inflight import InFlight
@@ -34,4 +36,19 @@ def usage_of(flight: InFlight, prompt_tokens: int) -> Usage:
         total_tokens=prompt_tokens + completion,
         prompt_tokens_details=PromptTokensDetails(min(flight.cached_tokens or 0, prompt_tokens)),
         completion_tokens_details=CompletionTokensDetails(generation.reasoning_tokens),
+    )
+
+
+def sum_of(usages: Sequence[Usage]) -> Usage:
+    """Of several answers together."""
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        total_tokens=sum(usage.total_tokens for usage in usages),
+        prompt_tokens_details=PromptTokensDetails(
+            sum(usage.prompt_tokens_details.cached_tokens for usage in usages)
+        ),
+        completion_tokens_details=CompletionTokensDetails(
+            sum(usage.completion_tokens_details.reasoning_tokens for usage in usages)
+        ),
     )

@@ -266,10 +266,10 @@ def _sampling(fields: Fields, reading: Reading, max_tokens: int) -> dict[str, by
 
 
 def _single_prompt(prompt: Any) -> str | list[Any]:
-    """Text or ids; lists of several prompts are refused."""
+    """Text or ids, out of a list of one if need be."""
     if prompt and not isinstance(prompt, str) and isinstance(prompt[0], str | list):
         if len(prompt) > 1:
-            raise bad_request("`prompt` must be one prompt; lists of several are not supported.", "prompt")
+            raise bad_request("`prompt` must be one prompt here.", "prompt")
         prompt = prompt[0]
     single: str | list[Any] = prompt
     return single

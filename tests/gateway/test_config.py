@@ -59,6 +59,7 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("policy", '"kv"', "random", "round_robin", ("kv", "random", "round_robin")),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("drain_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("sse_keep_alive_seconds", "0", "2.5", "3", (0.0, 2.5, 3.0)),
     ("tool_call_ids", '"name_index"', "random", "name_index", ("name_index", "random", "name_index")),
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
     ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),

@@ -11,6 +11,7 @@ from gateway.api.chat_render import ChatStream, ChatWhole
 from gateway.api.completion_render import CompletionStream, CompletionWhole
 from gateway.api.head import Head
 from gateway.api.usage import CompletionTokensDetails, PromptTokensDetails, Usage
+from gateway.serving.errors import bad_request
 from gateway.serving.job import Details
 from gateway.serving.token_watch import TokenDetail
 from parsers.base import ContentDelta, Finish, ReasoningDelta, ToolArgumentsDelta, ToolCallStart
@@ -100,7 +101,7 @@ def test_rendered_frames_are_handed_out_once_a_read() -> None:
 def test_a_broken_stream_ends_in_an_error_frame_and_done() -> None:
     stream = ChatStream("c", 7, "m")
     stream.emit(0, [ContentDelta("a")])
-    assert frames(stream.fail(b'{"error":{"message":"x"}}'))[-1] == {"error": {"message": "x"}}
+    assert frames(stream.fail(bad_request("x")))[-1]["error"]["message"] == "x"
 
 
 def test_a_whole_chat_joins_its_pieces() -> None:

@@ -1,0 +1,69 @@
+"""Comments in a stream that has nothing to say, so that no proxy on the way takes it for dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gateway.api.stream_response import ClientWriter, EventStreamResponse
+
+COMMENT = b": keep-alive\n\n"
+_TICKS = 3
+
+
+class KeepAlive:
+    """Of one streamed answer.
+
+    Without an event for `seconds` the status 200 goes out with a comment, and comments follow; errors are
+    then frames of the stream. Once `writer` is set, comments fill its silences. One timer serves it all.
+    """
+
+    def __init__(self, request: web.Request, headers: Mapping[str, str], seconds: float) -> None:
+        """0 seconds: never."""
+        self.writer: ClientWriter | None = None
+        self._request = request
+        self._headers = headers
+        self._interval = seconds / _TICKS
+        self._idle = 0
+        self._taken = False
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._interval, self._tick) if seconds else None
+        self._response: EventStreamResponse | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            self._writing.cancel()
+
+    async def committed(self) -> EventStreamResponse | None:
+        """The response whose headers have gone out, if they have; no comment goes on its own from now on."""
+        self._taken = True
+        if self._writing is not None:
+            with contextlib.suppress(ConnectionError):
+                await self._writing
+        return self._response
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(self._interval, self._tick)
+        if self.writer is not None:
+            self._idle = self.writer.idle = self.writer.idle + 1
+        else:
+            self._idle += 1
+        if self._idle < _TICKS or (self._writing is not None and not self._writing.done()):
+            return
+        self._idle = 0
+        if self.writer is not None:
+            self.writer.comment(COMMENT)
+        elif not self._taken:
+            self._writing = self._loop.create_task(self._comment())
+
+    async def _comment(self) -> None:
+        if self._response is None:
+            self._response = EventStreamResponse(self._headers, self._request.version)
+            await self._response.prepare(self._request)
+        await self._response.write(COMMENT)
