@@ -16,7 +16,7 @@ from gateway.api.errors import as_request_error, in_stream
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.services import Services
-from gateway.api.stream_response import stream_answer
+from gateway.api.stream_response import EventStreamResponse, stream_answer
 from gateway.api.usage import Usage, sum_of
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, bad_request
@@ -135,15 +135,15 @@ async def _stream(
             flights.discard(flight)
             flight.close()
 
-    headers = headers_of(parts[0])
-    keep_alive = KeepAlive(request, headers, services.settings.sse_keep_alive_seconds)
+    response = EventStreamResponse(request, headers_of(parts[0]))
+    keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)
     everything = asyncio.create_task(
         _all([partial(run, number, prepared) for number, prepared in enumerate(parts)])
     )
     beginning = asyncio.create_task(begun.wait())
     try:
         await asyncio.wait({everything, beginning}, return_when=asyncio.FIRST_COMPLETED)
-        if everything.done() and await keep_alive.committed() is None:
+        if everything.done() and not await keep_alive.committed():
             everything.result()
 
         async def tail() -> bytes:
@@ -156,7 +156,7 @@ async def _stream(
                 )
             return stream.end(head.choices, sum_of(usages) if parts[0].include_usage else None)
 
-        return await stream_answer(request, headers, stream, flights, tail, keep_alive)
+        return await stream_answer(response, stream, flights, tail, keep_alive)
     finally:
         keep_alive.close()
         beginning.cancel()

@@ -22,7 +22,7 @@ from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
 from gateway.api.services import Services
-from gateway.api.stream_response import StreamRenderer, stream_answer
+from gateway.api.stream_response import EventStreamResponse, StreamRenderer, stream_answer
 from gateway.api.usage import Usage
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, bad_request, model_not_found, unavailable
@@ -123,24 +123,25 @@ async def _whole(
 async def _stream(
     services: Services, request: web.Request, surface: Surface, prepared: Prepared
 ) -> web.StreamResponse:
-    headers = headers_of(prepared)
-    keep_alive = KeepAlive(request, headers, services.settings.sse_keep_alive_seconds)
+    response = EventStreamResponse(request, headers_of(prepared))
+    keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)
     answer: list[Stream] = []
 
     def fresh() -> Stream:
         answer[:] = [surface.stream(_head(surface, prepared))]
+        response.prepare_early()
         return answer[0]
 
     try:
         flight = await services.dispatcher.open(prepared.job, services.preparer.generation(prepared, fresh))
         try:
             tail = partial(_tail, services, prepared, flight, answer[0])
-            return await stream_answer(request, headers, answer[0], flight, tail, keep_alive)
+            return await stream_answer(response, answer[0], flight, tail, keep_alive)
         finally:
             flight.close()
     except Exception as error:
-        response = await keep_alive.committed()
-        if response is None:
+        if not await keep_alive.committed():
+            response.withdraw()
             raise
         services.metrics.stream_failures += 1
         await response.write_eof(fresh().fail(as_request_error(error)))

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-
-from aiohttp import web
 
 from gateway.api.stream_response import ClientWriter, EventStreamResponse
 
@@ -21,17 +18,15 @@ class KeepAlive:
     then frames of the stream. Once `writer` is set, comments fill its silences. One timer serves it all.
     """
 
-    def __init__(self, request: web.Request, headers: Mapping[str, str], seconds: float) -> None:
+    def __init__(self, response: EventStreamResponse, seconds: float) -> None:
         """0 seconds: never."""
         self.writer: ClientWriter | None = None
-        self._request = request
-        self._headers = headers
+        self._response = response
         self._interval = seconds / _TICKS
         self._idle = 0
         self._taken = False
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._interval, self._tick) if seconds else None
-        self._response: EventStreamResponse | None = None
         self._writing: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -40,13 +35,14 @@ class KeepAlive:
         if self._writing is not None:
             self._writing.cancel()
 
-    async def committed(self) -> EventStreamResponse | None:
-        """The response whose headers have gone out, if they have; no comment goes on its own from now on."""
+    async def committed(self) -> bool:
+        """Whether the response's headers have gone out; no comment goes on its own from now on."""
         self._taken = True
-        if self._writing is not None:
-            with contextlib.suppress(ConnectionError):
-                await self._writing
-        return self._response
+        if self._writing is None:
+            return False
+        with contextlib.suppress(ConnectionError):
+            await self._writing
+        return True
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(self._interval, self._tick)
@@ -63,7 +59,5 @@ class KeepAlive:
             self._writing = self._loop.create_task(self._comment())
 
     async def _comment(self) -> None:
-        if self._response is None:
-            self._response = EventStreamResponse(self._headers, self._request.version)
-            await self._response.prepare(self._request)
+        await self._response.prepare(self._response.request)
         await self._response.write(COMMENT)

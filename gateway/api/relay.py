@@ -16,7 +16,7 @@ from gateway.api.fields import steers
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.services import Services
 from gateway.api.sse import DONE, frame
-from gateway.api.stream_response import stream_answer
+from gateway.api.stream_response import EventStreamResponse, stream_answer
 from gateway.engines.base import EngineError
 from gateway.engines.openai import OpenAiEngine, RelayCall
 from gateway.serving.request import Fields
@@ -58,15 +58,9 @@ async def _send(
     headers = _headers(request_id)
     try:
         if fields.values.get("stream"):
-            seconds = services.settings.sse_keep_alive_seconds
-            return await _stream(
-                request,
-                engine,
-                path,
-                without_steering(body),
-                request_id,
-                KeepAlive(request, headers, seconds),
-            )
+            response = EventStreamResponse(request, headers)
+            keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)
+            return await _stream(response, engine, path, without_steering(body), request_id, keep_alive)
         answer = await engine.whole(path, without_steering(body), request_id)
     except EngineError as error:
         services.fleet.report_failure(worker, error)
@@ -101,7 +95,7 @@ class _RelayStream:
 
 
 async def _stream(
-    request: web.Request,
+    response: EventStreamResponse,
     engine: OpenAiEngine,
     path: str,
     body: bytes,
@@ -117,10 +111,9 @@ async def _stream(
         if call.done.done():
             call.done.result()
         tail = partial(_tail, stream, call, request_id)
-        return await stream_answer(request, _headers(request_id), stream, call, tail, keep_alive)
+        return await stream_answer(response, stream, call, tail, keep_alive)
     except EngineError as error:
-        response = await keep_alive.committed()
-        if response is None:
+        if not await keep_alive.committed():
             raise
         await response.write_eof(frame(body_of(from_engine(error))) + DONE)
         return response

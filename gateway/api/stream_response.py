@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
-from aiohttp import HttpVersion, HttpVersion11, web
+from aiohttp import HttpVersion11, web
+from aiohttp.http import StreamWriter
 
 from gateway.api.sse import chunked
 
@@ -15,6 +17,13 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
 AIOHTTP_DRAIN_BYTES = 0x10000
+
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
 
 
 class Flow(Protocol):
@@ -30,17 +39,23 @@ class EventStreamResponse(web.StreamResponse):
 
     _send_headers_immediately = False
 
-    def __init__(self, headers: Mapping[str, str], version: HttpVersion = HttpVersion11) -> None:
-        super().__init__(
-            headers={
-                "Content-Type": "text/event-stream; charset=utf-8",
-                "Cache-Control": "no-cache",
-                "X-Accel-Buffering": "no",
-                **headers,
-            }
-        )
-        if version < HttpVersion11:
+    def __init__(self, request: web.Request, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={**_HEADERS, **headers})
+        self.request = request
+        if request.version < HttpVersion11:
             self.force_close()  # only the connection's end tells such a client where the stream ends
+
+    def prepare_early(self) -> None:
+        """Have the headers ready before there is anything to send; `withdraw` makes room for others."""
+        with contextlib.suppress(StopIteration):
+            # Nothing is sent, so that the coroutine has nothing to wait for.
+            self.prepare(self.request).send(None)
+
+    def withdraw(self) -> None:
+        """Another response is sent instead; this one must not have been written to."""
+        writer = cast(StreamWriter, self.request.writer)
+        writer.chunked = False
+        writer.length = None
 
 
 class ClientWriter:
@@ -97,7 +112,7 @@ class KeepAlive(Protocol):
 
     writer: ClientWriter | None
 
-    async def committed(self) -> EventStreamResponse | None: ...
+    async def committed(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -111,18 +126,16 @@ class StreamRenderer(Protocol):
 
 
 async def stream_answer(
-    request: web.Request,
-    headers: Mapping[str, str],
+    response: EventStreamResponse,
     renderer: StreamRenderer,
     flow: Flow,
     tail: Callable[[], Awaitable[bytes]],
     keep_alive: KeepAlive,
 ) -> web.StreamResponse:
     """Send a stream whose first event is ready; `tail` waits for the end and gives the last bytes."""
-    response = await keep_alive.committed()
-    if response is None:
-        response = EventStreamResponse(headers, request.version)
-        await response.prepare(request)
+    request = response.request
+    await keep_alive.committed()
+    await response.prepare(request)
     await _write_first(response, renderer.take(), flow)
     writer = ClientWriter(request, flow)
     renderer.write = writer.write

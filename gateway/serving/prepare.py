@@ -259,9 +259,9 @@ def _sampling(fields: Fields, reading: Reading, max_tokens: int) -> dict[str, by
         sampling["n"] = b"%d" % n
     if reading.options is not None and sampling.get("ignore_eos") != b"true":
         # A worker without a tokenizer may not know what ends a message.
-        own = msgspec.json.decode(sampling.get("stop_token_ids", b"[]"))
-        ends = reading.encoding.model_format.stop_token_ids
-        sampling["stop_token_ids"] = msgspec.json.encode([*own, *ends])
+        ends = reading.encoding.stop_ids_json
+        own = sampling.get("stop_token_ids", b"[]").strip()[1:-1].strip()
+        sampling["stop_token_ids"] = b"[%b]" % b",".join(filter(None, (own, ends)))
     return sampling
 
 

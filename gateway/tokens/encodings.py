@@ -27,6 +27,7 @@ class Encoding:
         self.pools = frozenset(pools)
         self.constrains = constrains
         """The workers can keep an answer to a grammar."""
+        self.stop_ids_json = b",".join(b"%d" % each for each in model_format.stop_token_ids)
         self._plain = PlainFormat(model_format.stop_token_ids)
 
     def __repr__(self) -> str:

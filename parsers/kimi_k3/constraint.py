@@ -51,6 +51,8 @@ def constraint_of(chat: Chat, tools: Sequence[Any], *, thinking: bool, partial: 
 
     Raises FormatError, with the field's name, for what cannot be enforced.
     """
+    if not tools and chat.response_format is None and chat.structured_outputs is None:
+        return None
     wanted = requested(chat)
     if wanted is not None and partial:
         raise FormatError("a partial message's answer cannot be constrained", "response_format")

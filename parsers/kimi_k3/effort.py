@@ -36,8 +36,14 @@ class Thinking(NamedTuple):
     """What the prompt's effort note says; None writes no note."""
 
 
+_USUAL = Thinking(True, "max")
+"""Of a chat that says nothing of it."""
+
+
 def resolve_thinking(chat: Chat) -> Thinking:
     """Raises FormatError for a switch or an effort that does not exist."""
+    if chat.thinking is None and chat.reasoning_effort is None and not chat.template_kwargs:
+        return _USUAL
     config = chat.thinking if isinstance(chat.thinking, Mapping) else {}
     if config.get("type") != "disabled" and config.get("keep") not in (None, "all"):
         raise FormatError("past reasoning is always kept: thinking.keep can only be 'all'", "thinking.keep")
