@@ -27,11 +27,6 @@ def stream_prefix(stream_id: str, kind: str, created: int, model: str) -> bytes:
     )
 
 
-def chunked(data: bytes) -> bytes:
-    """HTTP/1.1 chunk framing (RFC 9112, 7.1)."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
-
-
 class FrameBuffer:
     """Rendered frames: handed to `write` once a read, or kept until `take` while that is not set."""
 
@@ -40,8 +35,11 @@ class FrameBuffer:
         self.write: Callable[[bytes], None] | None = None
 
     def flush(self) -> None:
-        if self._pending and self.write is not None:
-            self.write(self.take())
+        pending, write = self._pending, self.write
+        if pending and write is not None:
+            data = b"".join(pending)
+            pending.clear()
+            write(data)
 
     def take(self) -> bytes:
         """What has been rendered and not been handed out."""

@@ -11,8 +11,6 @@ from typing import Protocol, cast
 from aiohttp import HttpVersion11, web
 from aiohttp.http import StreamWriter
 
-from gateway.api.sse import chunked
-
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.02
@@ -83,7 +81,7 @@ class ClientWriter:
         transport = self._transport
         if transport.is_closing():
             return
-        transport.write(chunked(data) if self._chunked else data)
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if self._poll is None and self._protocol.writing_paused:
             self._flow.pause()
             self._watch()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 from urllib.parse import urlsplit
 
@@ -40,7 +40,9 @@ class ResponseReceiver(Protocol):
         """Status line and headers are in; header names are lower case."""
         ...
 
-    def on_body(self, data: bytes) -> None: ...
+    def on_body(self, data: bytes) -> None:
+        """May still be called within the read in which the receiver gave up its connection."""
+        ...
 
     def on_read_end(self) -> None:
         """Everything that one read brought has been delivered."""
@@ -55,6 +57,9 @@ class ResponseReceiver(Protocol):
 
 class HttpConnection(asyncio.Protocol):
     """One connection, one exchange at a time."""
+
+    on_body: Callable[[bytes], None]
+    """The receiver's own, which the parser calls with nothing in between."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -71,6 +76,7 @@ class HttpConnection(asyncio.Protocol):
         """Start an exchange; `body` pieces are written as they are."""
         assert self._transport is not None
         self._receiver = receiver
+        self.on_body = receiver.on_body
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
         self._received = self._keep_alive = False
@@ -133,10 +139,6 @@ class HttpConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._receiver is not None and self._parser is not None:
             self._receiver.on_head(self._parser.get_status_code(), self._headers)
-
-    def on_body(self, data: bytes) -> None:
-        if self._receiver is not None:
-            self._receiver.on_body(data)
 
     def on_message_complete(self) -> None:
         receiver, self._receiver = self._receiver, None

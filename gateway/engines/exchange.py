@@ -115,9 +115,6 @@ class Exchange:
     def handle_sent(self) -> None:
         """The request is on its way; twice when a reused connection died."""
 
-    def handle_read_end(self) -> None:
-        """A read's events have all been handled."""
-
     def check_complete(self) -> str | None:
         """Why a response that ended cleanly is nevertheless not whole, or None."""
         return None
@@ -130,6 +127,8 @@ class Exchange:
             self._head.set_result(None)
 
     def on_body(self, data: bytes) -> None:
+        if self._connection is None:
+            return
         if self._status != 200:
             self._error_body = (self._error_body + data)[:MAX_ERROR_BODY_BYTES]
             return
@@ -146,8 +145,7 @@ class Exchange:
             self._fail(EngineError(f"internal error: {type(error).__name__}"))
 
     def on_read_end(self) -> None:
-        if self._status == 200:
-            self.handle_read_end()
+        """A read's events have all been handled."""
 
     def on_complete(self) -> None:
         if self._status != 200:
@@ -157,7 +155,7 @@ class Exchange:
         if reason is not None:
             self._fail(EngineError(reason, retryable=True))
         elif not self._done.done():
-            self.handle_read_end()
+            self.on_read_end()
             self._release_connection(abort=False)
             self._done.set_result(None)
 

@@ -31,7 +31,7 @@ class RelayCall(Exchange):
         self._ended = payload == b"[DONE]"
         self._sink.on_event(payload)
 
-    def handle_read_end(self) -> None:
+    def on_read_end(self) -> None:
         self._sink.flush()
 
     def check_complete(self) -> str | None:

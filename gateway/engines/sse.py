@@ -23,9 +23,10 @@ class SseDecoder:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Payloads completed by `chunk`. Raises EventTooLargeError."""
-        if not self._tail and chunk.endswith(b"\n\n") and chunk.find(b"\n") == len(chunk) - 2:
-            payload = _payload(chunk[:-2])  # one event of one line, as a worker's step comes
-            return [] if payload is None else [payload]
+        if chunk.startswith(b"data: ") and not self._tail:
+            end = chunk.find(b"\n")
+            if end == len(chunk) - 2 and chunk.endswith(b"\n\n"):
+                return [chunk[6:end]]  # one event of one line, as a worker's step comes
         data = self._tail + chunk if self._tail else chunk
         if b"\r" in data:
             data, held = (data[:-1], b"\r") if data.endswith(b"\r") else (data, b"")

@@ -90,9 +90,13 @@ class Generation:
             return
         if choice.watch is not None:
             self._one_by_one(index, choice, choice.watch, token_ids)
-        else:
-            choice.tokens += len(token_ids)
-            self._emit(index, choice.parser.feed(token_ids))
+            return
+        choice.tokens += len(token_ids)
+        events = choice.parser.feed(token_ids)
+        if not self._has_output:
+            self._emit(index, events)
+        elif events:
+            self._emitter.emit(index, events)
 
     def on_text(self, index: int, text: str) -> None:
         choice = self.choices[index]

@@ -42,6 +42,7 @@ class InFlight:
         self._router = router
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         # Futures of its own: a cancelled wait must not cancel the engine's.
         self._output: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -213,7 +214,7 @@ class InFlight:
     # Observer
 
     def on_progress(self, new_tokens: int) -> None:
-        now = self._loop.time()
+        now = self._now()
         if self._last:
             self._metrics.inter_token.observe_many((now - self._last) / new_tokens, new_tokens)
         else:
