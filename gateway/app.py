@@ -20,11 +20,14 @@ from gateway.fleet.fleet import Fleet
 from gateway.handoff.base import Handoffs
 from gateway.handoff.nixl_pull import NixlPull
 from gateway.handoff.sglang_bootstrap import SglangBootstrap
+from gateway.serving.admission import Admission
 from gateway.serving.dispatch import Dispatcher
+from gateway.serving.flight import Flights
 from gateway.serving.prepare import Preparer
+from gateway.serving.reaper import Reaper
 from gateway.telemetry.logs import configure_logging
 from gateway.telemetry.metrics import Metrics
-from gateway.telemetry.sources import fleet_metrics, router_metrics, token_metrics
+from gateway.telemetry.sources import fleet_metrics, router_metrics, serving_metrics, token_metrics
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import TokenizerError
 from router.selector import Router
@@ -58,13 +61,20 @@ def build(settings: Settings) -> Services:
     feeds = KvFeeds(router)
     fleet = Fleet(settings.effective_workers(), router, feeds)
     handoffs = Handoffs({"nixl_pull": NixlPull(settings.kv_lease_seconds), "bootstrap": SglangBootstrap()})
-    metrics.sources += [router_metrics(router), fleet_metrics(fleet, feeds), token_metrics(encodings)]
+    admission = Admission(settings.queue_limit, settings.queue_seconds)
+    dispatcher = Dispatcher(router, fleet, handoffs, metrics, admission, Reaper(settings.kv_lease_seconds))
+    metrics.sources += [
+        router_metrics(router),
+        fleet_metrics(fleet, feeds),
+        token_metrics(encodings),
+        serving_metrics(dispatcher),
+    ]
     return Services(
         settings=settings,
         router=router,
         fleet=fleet,
         preparer=Preparer(encodings, fleet, settings),
-        dispatcher=Dispatcher(router, fleet, handoffs, metrics),
+        flights=Flights(dispatcher, settings.continuation_limit),
         metrics=metrics,
         started=int(time.time()),
     )
@@ -111,5 +121,5 @@ async def _drain(services: Services) -> None:
         await asyncio.sleep(POLL_SECONDS)
     if metrics.in_flight:
         logger.warning("%d requests are cut off after %g s", metrics.in_flight, limit)
-        services.dispatcher.cut_off("the gateway shut down")
+        services.flights.dispatcher.cut_off("the gateway shut down")
         await asyncio.sleep(CUT_OFF_SECONDS)

@@ -119,6 +119,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_lease_seconds: Annotated[
         Seconds, Meta(description="Seconds that prefill workers keep a prompt's KV blocks for decode")
     ] = 30.0
+    queue_limit: Annotated[
+        int, Meta(ge=0, description="Most requests that wait for workers that are full; more are refused")
+    ] = 1024
+    queue_seconds: Annotated[Seconds, Meta(description="Seconds that a request waits so at most")] = 30.0
+    continuation_limit: Annotated[
+        int,
+        Meta(
+            ge=0, description="Times that an answer is continued elsewhere when its worker fails; 0 for never"
+        ),
+    ] = 3
     drain_seconds: Annotated[
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0

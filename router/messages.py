@@ -68,6 +68,8 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     transfer_seconds: Mapping[str, float] = {}
     """By worker: seconds that the prompt's KV cache takes between it and the worker of the other leg, as the
     handoff has measured the link; 0 where it is absent."""
+    at_once: bool = False
+    """Only a rank that runs it at once will do; else `FullError`."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,3 +104,7 @@ class Release(msgspec.Struct, frozen=True):
 
 class NoWorkerError(Exception):
     """No worker is eligible; the message says why each was left out."""
+
+
+class FullError(NoWorkerError):
+    """Every eligible worker runs as many sequences as it can."""

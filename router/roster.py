@@ -103,7 +103,12 @@ class Roster:
 
 def roomy(targets: Sequence[Target]) -> Sequence[Target]:
     """Those that would run another sequence at once; all when none would."""
-    return [target for target in targets if target.load.sequences < target.capacity] or targets
+    return [target for target in targets if has_room(target)] or targets
+
+
+def has_room(target: Target) -> bool:
+    """Whether another sequence would run at once."""
+    return target.load.sequences < target.capacity
 
 
 def _reason(member: Member, request: RouteRequest) -> str:

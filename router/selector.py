@@ -16,6 +16,7 @@ from router.index import PrefixIndex
 from router.load import LoadBook
 from router.messages import (
     FirstToken,
+    FullError,
     NoWorkerError,
     Placement,
     Release,
@@ -25,7 +26,7 @@ from router.messages import (
     WorkerKey,
 )
 from router.policy import make_policy
-from router.roster import Roster, roomy
+from router.roster import Roster, has_room, roomy
 from router.rules import Prompt, RuleKeeper
 from router.stats import ChoiceCounts, RouterStats, TargetStats
 from router.target import Ask, Target
@@ -86,7 +87,7 @@ class Router:
     def route(self, request: RouteRequest) -> Placement:
         """Choose a rank and reserve a place on it.
 
-        Raises NoWorkerError, and TypeError when the token ids are not uint32.
+        Raises NoWorkerError (FullError among them), and TypeError when the token ids are not uint32.
         """
         targets = self._eligible(request)
         found = self._find(request, targets)
@@ -201,7 +202,10 @@ class Router:
             raise NoWorkerError(
                 "; ".join(f"{name}: {why}" for name, why in reasons) or "there are no workers"
             )
-        return roomy(targets)
+        free = roomy(targets)
+        if request.at_once and not has_room(free[0]):
+            raise FullError("every worker that could take it runs as many sequences as it can")
+        return free
 
     def _find(self, request: RouteRequest, targets: Sequence[Target]) -> Found:
         # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.

@@ -6,18 +6,17 @@ import logging
 
 from gateway.api.services import Services
 from gateway.api.usage import Usage, usage_of
-from gateway.serving.inflight import InFlight
+from gateway.serving.flight import Flight
 from gateway.serving.job import Prepared
 from gateway.serving.tool_checks import check_tool_calls
 
 logger = logging.getLogger(__name__)
 
 
-def account(services: Services, prepared: Prepared, flight: InFlight) -> Usage:
+def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
     """Usage of a complete answer."""
     reading = prepared.reading(flight.pool)
     usage = usage_of(flight, reading.counted_prompt_tokens)
-    assert flight.generation is not None
     check_tool_calls(prepared.job.request_id, reading.options, flight.generation, services.metrics)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens

@@ -20,7 +20,7 @@ from gateway.api.stream_response import EventStreamResponse, stream_answer
 from gateway.api.usage import Usage, sum_of
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, bad_request
-from gateway.serving.inflight import InFlight
+from gateway.serving.flight import Flight
 from gateway.serving.job import Prepared
 from gateway.serving.request import Fields
 from gateway.serving.token_watch import TokenDetail
@@ -63,7 +63,7 @@ async def _whole(
             answer[:] = [CompletionWhole(own)]
             return answer[0]
 
-        flight = await services.dispatcher.run(prepared.job, services.preparer.generation(prepared, fresh))
+        flight = await services.flights.run(prepared.job, services.preparer.generation(prepared, fresh))
         flight.close()
         return answer[0].choices(number * prepared.n), account(services, prepared, flight)
 
@@ -92,15 +92,15 @@ class _Flights:
     """All that are under way, as one flow."""
 
     def __init__(self) -> None:
-        self._open: set[InFlight] = set()
+        self._open: set[Flight] = set()
         self._paused = False
 
-    def add(self, flight: InFlight) -> None:
+    def add(self, flight: Flight) -> None:
         self._open.add(flight)
         if self._paused:
             flight.pause()
 
-    def discard(self, flight: InFlight) -> None:
+    def discard(self, flight: Flight) -> None:
         self._open.discard(flight)
 
     def pause(self) -> None:
@@ -125,7 +125,7 @@ async def _stream(
             stream.echo(first + index, prepared.values.get("echoed", ""))
         part = _Part(stream, first)
         generation = services.preparer.generation(prepared, lambda: part)
-        flight = await services.dispatcher.open(prepared.job, generation)
+        flight = await services.flights.open(prepared.job, generation)
         flights.add(flight)
         begun.set()
         try:

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, unavailable
+from gateway.serving.flight import BrokenOffError
 from router.messages import NoWorkerError
 
 logger = logging.getLogger(__name__)
@@ -53,9 +54,10 @@ def in_stream(error: EngineError) -> RequestError:
     """What a client reads in its stream when the worker failed after the first event."""
     if error.status is not None and 400 <= error.status < 500:
         return RequestError(error.status, str(error), param=error.param)
-    return RequestError(
-        502, "The worker failed while it was answering; the answer is incomplete.", code="engine_error"
-    )
+    message = "The worker failed while it was answering; the answer is incomplete."
+    if isinstance(error, BrokenOffError):
+        message += f" It could not be continued: {error.why}."
+    return RequestError(502, message, code="engine_error")
 
 
 def _type(status: int) -> str:

@@ -26,8 +26,8 @@ from gateway.api.stream_response import EventStreamResponse, StreamRenderer, str
 from gateway.api.usage import Usage
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, bad_request, model_not_found, unavailable
+from gateway.serving.flight import Flight
 from gateway.serving.generation import Emitter
-from gateway.serving.inflight import InFlight
 from gateway.serving.job import Prepared
 from gateway.serving.prepare import Preparer
 from gateway.serving.request import Fields
@@ -112,9 +112,8 @@ async def _whole(
         answer[:] = [surface.whole(_head(surface, prepared))]
         return answer[0]
 
-    flight = await services.dispatcher.run(job, services.preparer.generation(prepared, fresh))
+    flight = await services.flights.run(job, services.preparer.generation(prepared, fresh))
     flight.close()
-    assert flight.generation is not None
     parsers = [choice.parser for choice in flight.generation.choices]
     body = answer[0].body(account(services, prepared, flight), parsers)
     return web.Response(body=body, content_type="application/json", headers=headers_of(prepared))
@@ -133,7 +132,7 @@ async def _stream(
         return answer[0]
 
     try:
-        flight = await services.dispatcher.open(prepared.job, services.preparer.generation(prepared, fresh))
+        flight = await services.flights.open(prepared.job, services.preparer.generation(prepared, fresh))
         try:
             tail = partial(_tail, services, prepared, flight, answer[0])
             return await stream_answer(response, answer[0], flight, tail, keep_alive)
@@ -172,14 +171,13 @@ async def _several(
     return await answer_batch(services, request, prepared, head)
 
 
-async def _tail(services: Services, prepared: Prepared, flight: InFlight, stream: Stream) -> bytes:
+async def _tail(services: Services, prepared: Prepared, flight: Flight, stream: Stream) -> bytes:
     """The end of a stream, when it is there."""
     try:
         await flight.wait()
     except EngineError as error:
         services.metrics.stream_failures += 1
         logger.warning("stream %s broke on %s: %s", prepared.job.request_id, flight.workers, error)
-        services.fleet.report_failure(flight.placement.target.worker, error)
         return stream.fail(in_stream(error))
     usage = account(services, prepared, flight)
     return stream.end(prepared.n, usage if prepared.include_usage else None)

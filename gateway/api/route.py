@@ -14,7 +14,7 @@ from gateway.api.generate import Surface, check_target
 from gateway.api.relay import NO_TOKENS
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import CHAT, COMPLETIONS
-from gateway.serving.dispatch import route_request
+from gateway.serving.places import route_request
 from router.explain import Explanation
 from router.messages import RouteRequest, Variant
 

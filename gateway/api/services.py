@@ -8,7 +8,7 @@ from aiohttp import web
 
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
-from gateway.serving.dispatch import Dispatcher
+from gateway.serving.flight import Flights
 from gateway.serving.prepare import Preparer
 from gateway.telemetry.metrics import Metrics
 from router.selector import Router
@@ -22,7 +22,7 @@ class Services:
     router: Router
     fleet: Fleet
     preparer: Preparer
-    dispatcher: Dispatcher
+    flights: Flights
     metrics: Metrics
     started: int
     """Unix time at which the gateway started."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.serving.inflight import InFlight
+from gateway.serving.flight import Flight
 
 
 class PromptTokensDetails(msgspec.Struct):
@@ -25,10 +25,9 @@ class Usage(msgspec.Struct):
     completion_tokens_details: CompletionTokensDetails
 
 
-def usage_of(flight: InFlight, prompt_tokens: int) -> Usage:
+def usage_of(flight: Flight, prompt_tokens: int) -> Usage:
     """Usage of all choices together; `prompt_tokens` counts the prompt once."""
     generation = flight.generation
-    assert generation is not None
     completion = generation.completion_tokens
     return Usage(
         prompt_tokens=prompt_tokens,

@@ -31,6 +31,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """Fields beside the sampling parameters (cache_salt, priority, unknown extensions)."""
     constraint: Constraint | None = None
     """What the worker must keep the generated tokens to, from the first one on."""
+    once: bool = False
+    """It must not reach a worker twice, not even after a connection that was lost before any answer."""
 
 
 class EngineUsage(msgspec.Struct, gc=False):
@@ -127,17 +129,27 @@ class EngineClient(Protocol):
 class EngineError(Exception):
     """A worker failed a request.
 
-    `status` is the worker's HTTP status, None when there was no answer. `retryable` says that no part
-    of the request can have produced output, so that another worker may take it.
+    `status` is the worker's HTTP status, None when there was no answer. `retryable` says that another worker
+    may do better. `lost` says that the connection broke or could not be made, and `unsent` that the worker
+    cannot have seen any of the request.
     """
 
     def __init__(
-        self, message: str, *, status: int | None = None, param: str | None = None, retryable: bool = False
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        param: str | None = None,
+        retryable: bool = False,
+        lost: bool = False,
+        unsent: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.retryable = retryable
+        self.lost = lost
+        self.unsent = unsent
 
     @property
     def blames_worker(self) -> bool:

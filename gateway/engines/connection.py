@@ -8,6 +8,7 @@ parsed and delivered inside `data_received`, with no coroutine in between.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,18 @@ MAX_IDLE_CONNECTIONS = 512
 CONNECT_TIMEOUT_SECONDS = 5.0
 SILENCE_SECONDS = 5.0
 """How long an exchange with a worker that has been taken out may stay without a byte."""
+
+
+_TCP_OPTIONS = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 25_000}
+KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in _TCP_OPTIONS.items()
+        if hasattr(socket, name)
+    ),
+)
+"""A host that went without a word (power, network) is noticed within 25 s."""
 
 
 class ConnectionLostError(ConnectionError):
@@ -109,6 +122,9 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        for level, option, value in KEEP_ALIVE:
+            sock.setsockopt(level, option, value)
 
     def data_received(self, data: bytes) -> None:
         parser, receiver = self._parser, self._receiver
@@ -184,7 +200,8 @@ class ConnectionPool:
         self.busy: set[HttpConnection] = set()
         """Connections with an exchange under way."""
         self._idle: deque[HttpConnection] = deque()
-        self._closed = False
+        self.closed = False
+        """The worker has been taken out."""
 
     def post_head(self, path: str, content_length: int, headers: Mapping[str, str]) -> bytes:
         """Request line and headers of a JSON POST."""
@@ -207,6 +224,8 @@ class ConnectionPool:
 
     async def new_connection(self) -> HttpConnection:
         """Raises OSError (TimeoutError included)."""
+        if self.closed:
+            raise ConnectionError("the worker has been taken out")
         async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
             _, connection = await self.loop.create_connection(
                 lambda: HttpConnection(self), self._host, self._port, ssl=self._ssl
@@ -214,7 +233,7 @@ class ConnectionPool:
         return connection
 
     def give_back(self, connection: HttpConnection) -> None:
-        if len(self._idle) < MAX_IDLE_CONNECTIONS and not self._closed:
+        if len(self._idle) < MAX_IDLE_CONNECTIONS and not self.closed:
             self._idle.append(connection)
         else:
             connection.abort()
@@ -229,7 +248,7 @@ class ConnectionPool:
 
         A frozen worker keeps its connections open and never says another word.
         """
-        self._closed = True
+        self.closed = True
         self._lose_silent()
         for connection in list(self._idle):
             connection.abort()

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ERROR_BODY_BYTES = 256 * 1024
 MAX_ERROR_MESSAGE_CHARS = 2000
+OF_THE_WORKER = (401, 403, 407, 408, 429)
+"""4xx that speak of the worker and not of the request: another one may take it."""
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -52,12 +54,19 @@ class Exchange:
         return self._done
 
     async def open(
-        self, pool: ConnectionPool, path: str, body: Sequence[bytes], headers: Mapping[str, str]
+        self,
+        pool: ConnectionPool,
+        path: str,
+        body: Sequence[bytes],
+        headers: Mapping[str, str],
+        *,
+        once: bool = False,
     ) -> None:
         """Send; returns when the worker answered 200. Raises EngineError.
 
         A reused connection that dies before any byte of the response says nothing about the worker (its
-        keep-alive ran out): the request goes out once more, on a fresh connection.
+        keep-alive ran out): the request goes out again, on a fresh connection, unless it may only be sent
+        `once`.
         """
         head = pool.post_head(path, sum(map(len, body)), headers)
         connection = pool.idle_connection()
@@ -66,15 +75,18 @@ class Exchange:
                 await self._attempt(connection, head, body)
                 return
             except ConnectionLostError as error:
-                if error.received:
-                    raise EngineError(str(error), retryable=True) from error
+                if error.received or once or pool.closed:
+                    raise EngineError(str(error), retryable=True, lost=True) from error
                 self._head = asyncio.get_running_loop().create_future()
         try:
-            await self._attempt(await pool.new_connection(), head, body)
+            connection = await pool.new_connection()
         except OSError as error:
-            raise EngineError(
-                f"cannot reach the worker: {error or type(error).__name__}", retryable=True
-            ) from error
+            message = f"cannot reach the worker: {str(error) or type(error).__name__}"
+            raise EngineError(message, retryable=True, lost=True, unsent=True) from error
+        try:
+            await self._attempt(connection, head, body)
+        except ConnectionLostError as error:
+            raise EngineError(f"the worker went away: {error}", retryable=True, lost=True) from error
 
     async def _attempt(self, connection: HttpConnection, head: bytes, body: Sequence[bytes]) -> None:
         self._connection = connection
@@ -138,7 +150,8 @@ class Exchange:
         except EngineError as error:
             self._fail(error)
         except (msgspec.DecodeError, EventTooLargeError, UnicodeDecodeError) as error:
-            self._fail(EngineError(f"the worker sent an event that cannot be read: {error}"))
+            message = f"the worker sent an event that cannot be read: {error}"
+            self._fail(EngineError(message, retryable=True))
         except Exception as error:
             # Escaping into the connection would look like a worker that does not speak HTTP.
             logger.exception("a stream failed inside the gateway")
@@ -163,7 +176,7 @@ class Exchange:
         if not self._head.done():
             self._head.set_exception(error)
         else:
-            self._fail(EngineError(f"the worker went away: {error}", retryable=True))
+            self._fail(EngineError(f"the worker went away: {error}", retryable=True, lost=True))
 
     def _reject(self) -> None:
         error = engine_error(self._status, self._error_body)
@@ -225,7 +238,8 @@ def engine_error(status: int, body: bytes) -> EngineError:
         elif parsed.detail is not None:
             message = str(parsed.detail)
     message = message[:MAX_ERROR_MESSAGE_CHARS] or f"the worker answered {status}"
-    return EngineError(message, status=status, param=param, retryable=status >= 500 or status == 429)
+    retryable = status >= 500 or status in OF_THE_WORKER
+    return EngineError(message, status=status, param=param, retryable=retryable)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -184,7 +184,7 @@ class SglangEngine:
         call = SglangCall(self, rid, sink)
         body = generate_body(request, rid, low_priority_first=self._low_priority_first)
         try:
-            await call.open(self._pool, GENERATE, body, {})
+            await call.open(self._pool, GENERATE, body, {}, once=request.once)
         except BaseException as error:
             if not (isinstance(error, EngineError) and error.status):
                 # It may wait there for its peer, and would go on waiting without us.

@@ -154,7 +154,8 @@ class VllmEngine:
     async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> VllmCall:
         call = (VllmCall if request.logprobs is None else LogprobsCall)(sink)
         delivery = EVERY_CHUNK if request.usage_on_every_chunk else STREAMED
-        await call.open(self._pool, PATHS[self.endpoint], self._body(request, delivery), _headers(request))
+        body = self._body(request, delivery)
+        await call.open(self._pool, PATHS[self.endpoint], body, _headers(request), once=request.once)
         return call
 
     async def prefill(self, request: EngineRequest) -> PrefillAnswer:

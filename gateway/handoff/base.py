@@ -88,4 +88,4 @@ class Handoffs:
 def decode_request(request: EngineRequest, handle: Handle) -> EngineRequest:
     """The decode leg of a request. Raises HandoffError."""
     parameters = handle.take(request.token_ids_json)
-    return msgspec.structs.replace(request, top_level={**request.top_level, **parameters})
+    return msgspec.structs.replace(request, top_level={**request.top_level, **parameters}, once=True)

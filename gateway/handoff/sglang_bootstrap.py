@@ -29,7 +29,7 @@ class SglangBootstrap:
         if not isinstance(engine, SglangEngine) or engine.bootstrap is None:
             raise EngineError("the worker has no bootstrap server for decode workers", retryable=True)
         fields = room_fields(engine.bootstrap, request.dp_rank)
-        leg = msgspec.structs.replace(request, top_level={**request.top_level, **fields})
+        leg = msgspec.structs.replace(request, top_level={**request.top_level, **fields}, once=True)
         loop = asyncio.get_running_loop()
         handle = Handle(fields, request.token_ids_json, START_SECONDS, loop.time)
         return PrefillResult(handle, None, loop.create_task(engine.prefill(leg)))

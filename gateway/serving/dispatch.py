@@ -1,27 +1,30 @@
-"""Route, start on the chosen worker, and take another when it fails before the client saw anything."""
+"""Attempts at a request: place it, run its legs to the first output, and go by the table when one fails."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Protocol
-
-import msgspec
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.handoff.base import Handoff, HandoffError, decode_request
-from gateway.serving.errors import bad_request
-from gateway.serving.generation import GenerationFactory
+from gateway.serving.admission import Admission, Turn
+from gateway.serving.failures import Cause, Leg, Stage, Trail, cause_of
+from gateway.serving.generation import Generation, Observer
 from gateway.serving.inflight import InFlight
 from gateway.serving.job import Job
+from gateway.serving.places import Places
+from gateway.serving.reaper import Reaper
 from gateway.telemetry.metrics import Metrics
-from router.messages import NoWorkerError, Placement, Role, RouteRequest, Variant
+from router.messages import NoWorkerError, Placement
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 3
-"""Times that a request is placed, and prefill workers that are tried for each."""
+Listen = Callable[[Observer], Generation]
+"""What reads an attempt's tokens: a new generation, or one that goes on."""
 
 
 class Engines(Protocol):
@@ -36,202 +39,186 @@ class Engines(Protocol):
         ...
 
 
-class _PrefillFailedError(Exception):
-    """No prefill worker could do its leg; the decode worker is not to blame."""
+class LegError(Exception):
+    """A leg of an attempt failed."""
 
-    def __init__(self, error: EngineError, failed: frozenset[str] = frozenset()) -> None:
+    def __init__(self, stage: Stage, error: EngineError, cause: Cause | None = None) -> None:
         super().__init__(str(error))
+        self.stage = stage
         self.error = error
-        self.failed = failed
+        self.cause = cause or cause_of(error)
+        self.decode: EngineRequest | None = None
+        """A decode leg that reached nobody."""
 
 
 class Dispatcher:
     """Starts jobs on workers: on one, or prefill on one and decode on another."""
 
-    def __init__(self, router: Router, engines: Engines, handoff: Handoff, metrics: Metrics) -> None:
-        self._router = router
+    def __init__(
+        self,
+        router: Router,
+        engines: Engines,
+        handoff: Handoff,
+        metrics: Metrics,
+        admission: Admission,
+        reaper: Reaper,
+    ) -> None:
+        self.admission = admission
+        self.reaper = reaper
+        self.metrics = metrics
+        self._places = Places(router, metrics, self._closed)
         self._engines = engines
         self._handoff = handoff
-        self._metrics = metrics
-        self._flights: set[InFlight] = set()
+        self._attempts: set[InFlight] = set()
 
     def cut_off(self, reason: str) -> None:
         """End every request that is under way, streams with an error frame."""
-        for flight in list(self._flights):
-            flight.cut_off(EngineError(reason))
+        self.admission.close()
+        self.reaper.close()
+        for attempt in list(self._attempts):
+            attempt.cut_off(EngineError(reason))
 
-    async def open(self, job: Job, generation: GenerationFactory) -> InFlight:
-        """Running, with its first output there. The caller closes it. Raises NoWorkerError, EngineError."""
-        return await self._try_workers(job, generation, whole=False)
+    async def advance(
+        self, job: Job, trail: Trail, turn: Turn, listen: Listen, started: float | None
+    ) -> InFlight:
+        """An attempt with its first output there; whoever gets it closes it.
 
-    async def run(self, job: Job, generation: GenerationFactory) -> InFlight:
-        """Run to the end; a worker that dies in the middle is replaced, since nothing has been sent."""
-        return await self._try_workers(job, generation, whole=True)
-
-    async def _try_workers(self, job: Job, generation: GenerationFactory, *, whole: bool) -> InFlight:
-        failed: frozenset[str] = frozenset()
-        failure: EngineError | None = None
-        for _ in range(MAX_ATTEMPTS):
-            flight = self._reserve(job, failed, failure)
-            worker = flight.placement.target.worker
-            try:
-                await self._start(flight, job, generation, failed)
-                if whole:
-                    await flight.wait()
-                return flight
-            except EngineError as error:
-                flight.close()
-                self._note_failure(job, worker, error, flight.prefill)
-                failed |= {worker}
-                failure = error
-            except _PrefillFailedError as wrapped:
-                # Without them the request may go to a worker that does both.
-                flight.close()
-                failed |= wrapped.failed
-                failure = wrapped.error
-            except NoWorkerError:
-                flight.close()
-                if failure is not None:
-                    raise failure from None
-                raise
-            except BaseException:
-                flight.close()
-                raise
-            if not failure.retryable:
-                break
-        assert failure is not None
-        raise failure
-
-    def _reserve(self, job: Job, failed: frozenset[str], failure: EngineError | None) -> InFlight:
-        """A place where the answer will be generated: reserved before any prefill starts elsewhere."""
-        began = time.perf_counter()
-        request = route_request(job, "aggregated", failed)
-        pair = self._router.prefers_pair(request)
-        several = pair and job.choices > 1
-        if pair and not several:
-            request = route_request(job, "decode", failed)
-        try:
-            placement = self._router.route(request)
-        except NoWorkerError:
-            if failure is not None:
-                raise failure from None
-            if several:
-                # Each choice would use the KV handle, which is good for one.
-                raise bad_request("`n` above 1 needs a worker that prefills and decodes.", "n") from None
-            raise
-        self._metrics.routing.observe(time.perf_counter() - began)
-        return InFlight(
-            self._router,
-            placement,
-            self._metrics,
-            job.started,
-            pair=pair and not several,
-            group=self._flights,
-        )
-
-    async def _start(
-        self, flight: InFlight, job: Job, generation: GenerationFactory, failed: frozenset[str]
-    ) -> None:
-        job = job.of_pool(flight.placement.pool)
-        request = _engine_request(job, flight.placement)
-        if flight.pair:
-            request = await self._prefill(flight, job, request, failed)
-        engine = self._engine(flight.placement)
-        try:
-            await flight.start(engine, request, generation)
-        except EngineError:
-            if flight.prefill is not None and flight.leg_failure is not None:
-                # Decode was ended for the sake of a prefill leg that ran beside it.
-                raise self._leg_failed(job, flight.prefill, flight.leg_failure) from None
-            raise
-
-    async def _prefill(
-        self, flight: InFlight, job: Job, request: EngineRequest, excluded: frozenset[str]
-    ) -> EngineRequest:
-        """Run the prefill leg somewhere; the decode leg of `request` comes back."""
-        failed: frozenset[str] = frozenset()
-        failure: EngineError | None = None
+        Tries until there is one or the table says to stop. Raises EngineError, NoWorkerError, RequestError.
+        """
         while True:
+            attempt = await self._place(job, trail, turn, started)
             try:
-                placement = self._router.route(_prefill_request(job, flight.placement, excluded | failed))
-            except NoWorkerError:
-                if failure is not None:
-                    raise _PrefillFailedError(failure, failed) from None
+                await self._start(attempt, job, listen)
+                return attempt
+            except LegError as failure:
+                self.reaper.give_up(attempt)
+                self.note(job, attempt, failure, trail)
+            except BaseException:
+                self.reaper.take_over(attempt)
                 raise
-            flight.prefill_started(placement)
-            blamed = False
-            try:
-                engine = self._engine(placement)
-                leg = _engine_request(job, placement)
-                leg.constraint = leg.logprobs = None  # its one token is not kept
-                result = await self._handoff.prefill(engine, leg)
-                if result.leg is not None:
-                    flight.prefill_runs(result.leg)
-                else:
-                    flight.prefilled(result.cached_tokens)
-                return decode_request(request, result.handle)
-            except EngineError as error:
-                self._note_failure(job, placement.target.worker, error)
-                failed |= {placement.target.worker}
-                failure = error
-                blamed = error.blames_worker
-                if not error.retryable or len(failed) >= MAX_ATTEMPTS:
-                    raise _PrefillFailedError(error, failed) from None
-            except HandoffError as error:
-                self._metrics.handles_dropped += 1
-                raise _PrefillFailedError(EngineError(str(error), retryable=True)) from None
-            finally:
-                if not flight.leg_runs:
-                    flight.prefill_ended(failed=blamed)
 
-    def _leg_failed(self, job: Job, prefill: Placement, error: EngineError) -> _PrefillFailedError:
-        worker = prefill.target.worker
-        self._note_failure(job, worker, error)
-        return _PrefillFailedError(error, frozenset({worker}))
+    def note(self, job: Job, attempt: InFlight, failure: LegError, trail: Trail) -> None:
+        """Log and count a failure, have its workers looked at, put it on the trail, which may raise it."""
+        error, stage = failure.error, failure.stage
+        at = attempt.prefill if stage is Stage.PREFILL else attempt.placement
+        assert at is not None
+        worker, origin = at.target.worker, ""
+        if attempt.prefill is not None and stage is not Stage.PREFILL:
+            origin = f" after prefill on {attempt.prefill.target.worker}"
+        if failure.cause is not Cause.STALE:
+            logger.warning("request %s failed on %s%s: %s", job.request_id, worker, origin, error)
+            self.metrics.engine_failures[worker] = self.metrics.engine_failures.get(worker, 0) + 1
+            self._engines.report_failure(worker, error)
+        workers = {Leg.ANSWER: attempt.placement.target.worker}
+        if attempt.prefill is not None:
+            workers[Leg.PREFILL] = attempt.prefill.target.worker
+            if stage is Stage.DECODE and failure.cause is Cause.FAILED:
+                # The decode worker lives; is the prefill worker still there?
+                self._engines.report_failure(workers[Leg.PREFILL], EngineError(str(error), lost=True))
+        trail.add(stage, failure.cause, error, workers)
+
+    # One attempt
+
+    async def _place(self, job: Job, trail: Trail, turn: Turn, started: float | None) -> InFlight:
+        def reserve() -> InFlight:
+            began = time.perf_counter()
+            try:
+                return self._places.reserve(job, trail, started)
+            finally:
+                self.metrics.routing.observe(time.perf_counter() - began)
+
+        try:
+            attempt = await self.admission.place(turn, self._places.lane(job, trail), reserve)
+        except NoWorkerError:
+            if trail.failure is not None:
+                raise trail.failure from None
+            raise
+        self._attempts.add(attempt)
+        return attempt
+
+    def _closed(self, attempt: InFlight) -> None:
+        self._attempts.discard(attempt)
+        self.admission.freed()
+
+    async def _start(self, attempt: InFlight, job: Job, listen: Listen) -> None:
+        """Raises LegError."""
+        job = job.of_pool(attempt.pool)
+        if attempt.prefill is None:
+            request = engine_request(job, attempt.placement)
+            try:
+                await attempt.start(self._engine(attempt.placement), request, listen)
+            except EngineError as error:
+                raise LegError(Stage.WHOLE, error) from None
+            return
+        # A task, so that a client that leaves does not take the decode leg along: `Reaper`.
+        attempt.legs = asyncio.get_running_loop().create_task(
+            self._run_legs(attempt, attempt.prefill, job, listen)
+        )
+        attempt.legs.add_done_callback(_seen)
+        await asyncio.shield(attempt.legs)
+
+    async def _run_legs(self, attempt: InFlight, prefill: Placement, job: Job, listen: Listen) -> None:
+        decode = await self._prefill(attempt, prefill, job)
+        try:
+            await attempt.start(self._engine(attempt.placement), decode, listen)
+        except EngineError as error:
+            if attempt.leg_failure is not None:
+                # Decode was ended for the sake of a prefill leg that ran beside it.
+                raise LegError(Stage.PREFILL, attempt.leg_failure) from None
+            if error.unsent and attempt.pinned:
+                self._fetch_elsewhere(attempt, job, decode)
+            raise LegError(Stage.DECODE, error) from None
+
+    async def _prefill(self, attempt: InFlight, prefill: Placement, job: Job) -> EngineRequest:
+        """Run the prefill leg; the decode leg comes back."""
+        blamed = False
+        attempt.prefill_started()
+        try:
+            leg = engine_request(job, prefill)
+            leg.constraint = leg.logprobs = None  # its one token is not kept
+            result = await self._handoff.prefill(self._engine(prefill), leg)
+            if result.leg is not None:
+                attempt.prefill_runs(result.leg)
+            else:
+                attempt.prefilled(result.cached_tokens)
+                attempt.pinned = True
+        except EngineError as error:
+            blamed = error.blames_worker
+            raise LegError(Stage.PREFILL, error) from None
+        finally:
+            if not attempt.leg_runs:
+                attempt.prefill_ended(failed=blamed)
+                self.admission.freed()
+        try:
+            return decode_request(engine_request(job, attempt.placement), result.handle)
+        except HandoffError as error:
+            self.metrics.handles_dropped += 1
+            stale = EngineError(str(error), retryable=True)
+            raise LegError(Stage.BETWEEN, stale, Cause.STALE) from None
+
+    def _fetch_elsewhere(self, attempt: InFlight, job: Job, decode: EngineRequest) -> None:
+        """The decode worker saw nothing of the handle: another one can still get the blocks freed with it."""
+        gone = Trail()
+        gone.excluded = frozenset({attempt.placement.target.worker})
+        try:
+            other = self._places.decode_elsewhere(job, gone, attempt.pool)
+        except NoWorkerError:
+            return
+        engine = self._engines.engine(other.placement.target.worker)
+        if engine is None:
+            other.close()
+            return
+        attempt.pinned = False
+        self.reaper.release(other, engine, decode)
 
     def _engine(self, placement: Placement) -> EngineClient:
         engine = self._engines.engine(placement.target.worker)
         if engine is None:
-            raise EngineError("the worker has gone", retryable=True)
+            raise EngineError("the worker has gone", retryable=True, lost=True, unsent=True)
         return engine
 
-    def _note_failure(
-        self, job: Job, worker: str, error: EngineError, prefill: Placement | None = None
-    ) -> None:
-        """`prefill` is where the prompt came from: its worker may be the reason."""
-        origin = f" after prefill on {prefill.target.worker}" if prefill is not None else ""
-        logger.warning("request %s failed on %s%s: %s", job.request_id, worker, origin, error)
-        self._metrics.engine_failures[worker] = self._metrics.engine_failures.get(worker, 0) + 1
-        self._engines.report_failure(worker, error)
 
-
-def route_request(job: Job, role: Role, failed: frozenset[str]) -> RouteRequest:
-    variants: list[Variant] = []
-    if job.others:
-        for each in (job, *job.others):
-            assert each.pools is not None
-            variants.append(Variant(each.pools, each.prompt.ids, each.prompt.hashes))
-    return RouteRequest(
-        request_id=job.request_id,
-        model=job.model,
-        token_ids=job.prompt.ids,
-        hashes=job.prompt.hashes,
-        role=role,
-        cache_salt=job.cache_salt,
-        max_tokens=job.max_tokens,
-        exclude=failed | job.unable if job.unable else failed,
-        pools=job.pools,
-        variants=variants,
-    )
-
-
-def _prefill_request(job: Job, decode: Placement, failed: frozenset[str]) -> RouteRequest:
-    """A KV cache never leaves its pool: prefill is in the pool of the decode worker."""
-    request = route_request(job, "prefill", failed)
-    return msgspec.structs.replace(request, pools=frozenset({decode.pool}), variants=())
-
-
-def _engine_request(job: Job, placement: Placement) -> EngineRequest:
+def engine_request(job: Job, placement: Placement) -> EngineRequest:
     return EngineRequest(
         request_id=job.request_id,
         model=job.model,
@@ -244,3 +231,9 @@ def _engine_request(job: Job, placement: Placement) -> EngineRequest:
         usage_on_every_chunk=job.may_stop_early,
         logprobs=job.logprobs,
     )
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Its failure is dealt with by whoever waits, or by nobody."""
+    if not task.cancelled():
+        task.exception()

@@ -49,3 +49,8 @@ def context_length_exceeded(prompt_tokens: int, limit: int, param: str) -> Reque
 
 def unavailable(message: str, code: str, retry_after_seconds: int = 1) -> RequestError:
     return RequestError(503, message, code=code, headers={"Retry-After": str(retry_after_seconds)})
+
+
+def too_many(message: str, code: str, retry_after_seconds: int = 1) -> RequestError:
+    """More than the gateway takes at once; the same request may be sent again."""
+    return RequestError(429, message, code=code, headers={"Retry-After": str(retry_after_seconds)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -66,10 +67,24 @@ class Generation:
     def __init__(self, choices: Sequence[Choice], emitter: Emitter, observer: Observer) -> None:
         self.choices = choices
         self.usage: EngineUsage | None = None
+        self.said: array[int] | None = array("I") if len(choices) == 1 else None
+        """The ids so far, for another worker to go on from; None where they are not kept or not known."""
         self._emitter = emitter
         self._observer = observer
         self._new_tokens = 0
         self._has_output = False
+
+    @property
+    def finished(self) -> bool:
+        """Every choice is."""
+        return all(choice.finished for choice in self.choices)
+
+    def go_on(self, observer: Observer) -> Generation:
+        """Another worker goes on: parsers, counts and what has been emitted stay as they are."""
+        self.usage = None
+        self._observer = observer
+        self._has_output = False
+        return self
 
     @property
     def completion_tokens(self) -> int:
@@ -88,6 +103,8 @@ class Generation:
         self._new_tokens += len(token_ids)
         if choice.finished:
             return
+        if self.said is not None:
+            self.said.extend(token_ids)
         if choice.watch is not None:
             self._one_by_one(index, choice, choice.watch, token_ids)
             return
@@ -100,6 +117,7 @@ class Generation:
 
     def on_text(self, index: int, text: str) -> None:
         choice = self.choices[index]
+        self.said = None
         self._new_tokens += 1
         if not choice.finished:
             choice.tokens += 1
@@ -155,7 +173,7 @@ class Generation:
         if stops.matched is not None:
             choice.finished = True
             kept.append(Finish("stop", stops.matched))
-            if all(other.finished for other in self.choices):
+            if self.finished:
                 self._observer.on_stopped()
         self._emit(index, kept)
 

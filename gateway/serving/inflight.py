@@ -1,72 +1,72 @@
-"""One request on its workers, and the only place that gives up what it holds."""
+"""One attempt at a request on its workers, and the only place that gives up what it holds."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from gateway.engines.base import EngineCall, EngineClient, EngineError, EngineRequest, PrefillAnswer
-from gateway.serving.generation import Generation, GenerationFactory
+from gateway.serving.generation import Generation, Observer
 from gateway.telemetry.metrics import Metrics
 from router.messages import FirstToken, Placement, Release
 from router.selector import Router
 
 
 class InFlight:
-    """Owns a reservation and an engine call; `close` releases both exactly once, whatever happened.
+    """Owns reservations and an engine call; `close` gives up all of it exactly once, whatever happened.
 
-    With `pair`, the answer is decoded at `placement` after a prefill leg elsewhere, whose reservation lasts
-    from `prefill_started` to `prefill_ended`.
+    With a `prefill` placement the answer is decoded at `placement` from a KV cache that is computed there.
     """
 
     def __init__(
         self,
         router: Router,
         placement: Placement,
+        prefill: Placement | None,
         metrics: Metrics,
-        started: float,
-        *,
-        pair: bool,
-        group: set[InFlight],
+        started: float | None,
+        on_closed: Callable[[InFlight], None],
     ) -> None:
-        """`group` holds the flight until it is closed."""
-        group.add(self)
-        self._group = group
-        self._cut_off: EngineError | None = None
+        """`started` is when the request came in; None for what goes on with an answer."""
         self.placement = placement
-        self.pair = pair
-        self.prefill: Placement | None = None
-        """Where the prompt was computed, when that is elsewhere."""
+        self.prefill = prefill
+        """Where the prompt is computed, when that is elsewhere."""
         self.generation: Generation | None = None
+        self.legs: asyncio.Task[None] | None = None
+        """Both legs up to the first output, of a pair."""
+        self.pinned = False
+        """The prefill worker keeps blocks for this attempt, until the answer begins."""
+        self.leg_failure: EngineError | None = None
+        """Of a prefill leg that ran beside decode."""
+        self.prefill_cached: int | None = None
         self._router = router
         self._metrics = metrics
+        self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         # Futures of its own: a cancelled wait must not cancel the engine's.
         self._output: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._call: EngineCall | None = None
+        self._cut_off: EngineError | None = None
         self._stopped = False
         self._failed = False
         self._closed = False
         self._started = started
         self._leg: asyncio.Task[PrefillAnswer] | None = None
-        self._leg_over = True
-        self.leg_failure: EngineError | None = None
-        """Of a prefill leg that ran beside decode."""
-        self._prefill_cached: int | None = None
+        self._prefill_open = prefill is not None
         self._prefill_at = 0.0
         self._last = 0.0
 
     async def start(
-        self, engine: EngineClient, request: EngineRequest, generation: GenerationFactory
+        self, engine: EngineClient, request: EngineRequest, listen: Callable[[Observer], Generation]
     ) -> None:
         """Returns with the first output, or at the end of a generation without any. Raises EngineError."""
 
         def sink() -> Generation:
-            self.generation = created = generation(self)
-            return created
+            self.generation = listening = listen(self)
+            return listening
 
         starting = engine.start(request, sink)
         try:
@@ -98,6 +98,10 @@ class InFlight:
             self._call.abort()
         self._on_done(None)
 
+    @property
+    def is_cut_off(self) -> bool:
+        return self._cut_off is not None
+
     def pause(self) -> None:
         if self._call is not None:
             self._call.pause()
@@ -107,27 +111,27 @@ class InFlight:
             self._call.resume()
 
     def close(self) -> None:
-        """Stop the engine call if it runs and release the reservation."""
+        """Stop the engine call if it runs and release what is reserved."""
         if self._closed:
             return
         self._closed = True
-        self._group.discard(self)
         if self._call is not None:
             self._failed = _blames_worker(self._call.done)
             self._call.abort()
-        if self._leg is not None and self.leg_runs:
+        if self._leg is not None:
             self._leg.remove_done_callback(self._leg_ended)
             self._leg.cancel()
-            self.prefill_ended(failed=False)
+        self.prefill_ended(failed=False)
         generation = self.generation
         self._router.release(
             Release(
                 reservation=self.placement.reservation,
                 output_tokens=generation.completion_tokens if generation is not None else 0,
-                cached_tokens=None if self.pair else self.cached_tokens,
+                cached_tokens=None if self.prefill is not None else self.cached_tokens,
                 failed=self._failed,
             )
         )
+        self._on_closed(self)
 
     @property
     def pool(self) -> str:
@@ -140,8 +144,8 @@ class InFlight:
 
         A decode worker counts what was transferred to it as cached: that is not what the client means.
         """
-        if self.pair and (self._leg is None or self._prefill_cached is not None):
-            return self._prefill_cached
+        if self.prefill is not None and (self._leg is None or self.prefill_cached is not None):
+            return self.prefill_cached
         usage = self.generation.usage if self.generation is not None else None
         return usage.cached_tokens if usage is not None else None
 
@@ -156,36 +160,40 @@ class InFlight:
         """The cached tokens that the router expected."""
         return (self.prefill or self.placement).overlap_tokens
 
-    def prefill_started(self, placement: Placement) -> None:
-        self.prefill = placement
+    # The prefill leg
+
+    def prefill_started(self) -> None:
         self._prefill_at = self._loop.time()
 
     def prefilled(self, cached_tokens: int | None) -> None:
         """The prefill leg has answered: with its first token, and all that it generates."""
         assert self.prefill is not None
-        self._prefill_cached = cached_tokens
+        self.prefill_cached = cached_tokens
         self._router.first_token(FirstToken(self.prefill.reservation, cached_tokens))
 
     def prefill_ended(self, *, failed: bool) -> None:
-        """The prefill leg is over, well or not; its reservation is released."""
+        """The prefill leg is over, well or not: its reservation is released. Harmless when it was over."""
+        if not self._prefill_open:
+            return
+        self._prefill_open = False
         assert self.prefill is not None
         self._router.release(Release(self.prefill.reservation, failed=failed))
-        now = self._loop.time()
-        self._metrics.prefill_leg.observe(now - self._prefill_at)
-        self._prefill_at = now
+        if self._prefill_at:
+            now = self._loop.time()
+            self._metrics.prefill_leg.observe(now - self._prefill_at)
+            self._prefill_at = now
+
+    def prefill_runs(self, leg: asyncio.Task[PrefillAnswer]) -> None:
+        """The prefill leg goes on beside decode: when one of them fails, the other is ended."""
+        self._leg = leg
+        leg.add_done_callback(self._leg_ended)
 
     @property
     def leg_runs(self) -> bool:
         """A prefill leg is under way beside decode."""
-        return self._leg is not None and not self._leg_over
-
-    def prefill_runs(self, leg: asyncio.Task[PrefillAnswer]) -> None:
-        """The prefill leg goes on beside decode: when one of them fails, the other is ended."""
-        self._leg, self._leg_over = leg, False
-        leg.add_done_callback(self._leg_ended)
+        return self._leg is not None and self._prefill_open
 
     def _leg_ended(self, leg: asyncio.Task[PrefillAnswer]) -> None:
-        self._leg_over = True
         error = leg.exception()
         if error is None:
             self.prefilled(leg.result().cached_tokens)
@@ -218,12 +226,17 @@ class InFlight:
         if self._last:
             self._metrics.inter_token.observe_many((now - self._last) / new_tokens, new_tokens)
         else:
-            self._metrics.first_token.observe(now - self._started)
-            if self.pair and self._leg is None:
-                self._metrics.handoff.observe(now - self._prefill_at)
-            self._router.first_token(FirstToken(self.placement.reservation))
+            self._on_first_token(now)
         self._last = now
         self._metrics.output_tokens += new_tokens
+
+    def _on_first_token(self, now: float) -> None:
+        if self._started is not None:
+            self._metrics.first_token.observe(now - self._started)
+        if self.prefill is not None and self._leg is None:
+            self.pinned = False
+            self._metrics.handoff.observe(now - self._prefill_at)
+        self._router.first_token(FirstToken(self.placement.reservation))
 
     def on_output(self) -> None:
         if not self._output.done():

@@ -24,6 +24,10 @@ class Job(msgspec.Struct, kw_only=True):
     cache_salt: str | None
     started: float
     """Event-loop time when the request came in, in seconds."""
+    priority: int = 0
+    """Of requests that wait the lowest goes first."""
+    patience: float | None = None
+    """Seconds that the client waits for the answer to begin, if it said so."""
     constraint: Constraint | None = None
     """What the worker must keep the answer to."""
     choices: int = 1

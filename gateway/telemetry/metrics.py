@@ -58,6 +58,7 @@ class Metrics:
         self.cached_tokens = 0
         self.output_tokens = 0
         self.stream_failures = 0
+        self.continuations = 0
         self.engine_failures: dict[str, int] = {}
         self.first_token = Histogram()
         self.inter_token = Histogram()
@@ -119,6 +120,7 @@ class _Reader(Collector):
                 metrics.client_disconnects,
             ),
             ("stream_failures", "Streams that broke after their first event.", metrics.stream_failures),
+            ("continuations", "Answers that another worker went on with.", metrics.continuations),
             ("handles_dropped", "KV handles that were not used after all.", metrics.handles_dropped),
             ("tool_calls", "Complete tool calls of finished answers.", metrics.tool_calls),
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.worker import WorkerState
+from gateway.serving.dispatch import Dispatcher
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import Tokenizer
 from router.selector import Router
@@ -103,6 +105,28 @@ def _rank_metrics(stats: RouterStats) -> Iterator[Metric]:
     for rank in stats.targets:
         rules.add_metric([rank.key.worker, str(rank.key.dp_rank), rank.hit_rule, rank.hashing], 1)
     yield rules
+
+
+def serving_metrics(dispatcher: Dispatcher) -> Source:
+    """Who waits, what is left of requests whose client has gone, and what would show that something leaks."""
+    admission, reaper = dispatcher.admission, dispatcher.reaper
+
+    def collect() -> Iterator[Metric]:
+        for name, text, gauge in (
+            ("queued_requests", "Requests that wait for a place on a worker.", len(admission)),
+            ("pinned_orphans", "KV caches on prefill workers that nobody may come for.", len(reaper.orphans)),
+            ("reaping_requests", "Abandoned requests whose KV cache is still being fetched.", len(reaper)),
+            ("tasks", "asyncio tasks of the process.", len(asyncio.all_tasks())),
+        ):
+            yield GaugeMetricFamily(f"kvgateway_{name}", text, gauge)
+        for name, text, count in (
+            ("queued", "Requests that had to wait.", admission.waited),
+            ("queue_refused", "Requests that waited too long or found the line full.", admission.refused),
+            ("reaped", "KV caches fetched so that their prefill worker lets go of them.", reaper.reaped),
+        ):
+            yield CounterMetricFamily(f"kvgateway_{name}", text, count)
+
+    return collect
 
 
 def fleet_metrics(fleet: Fleet, feeds: KvFeeds) -> Source:

@@ -145,7 +145,7 @@ ERROR = b'{"error":{"message":"too long","type":"BadRequestError","param":"input
     [
         (400, ERROR, "too long", False),
         (404, b'{"detail":"Not Found"}', "Not Found", False),
-        (401, b'{"error":"Unauthorized"}', "Unauthorized", False),
+        (401, b'{"error":"Unauthorized"}', "Unauthorized", True),
         (500, b"boom", "boom", True),
         (503, b"", "the worker answered 503", True),
         (429, b"{}", "the worker answered 429", True),

@@ -11,7 +11,6 @@ import pytest
 from gateway.engines.base import EngineError
 from gateway.engines.sglang import Bootstrap, SglangEngine
 from gateway.handoff.sglang_bootstrap import SglangBootstrap
-from gateway.serving.dispatch import Dispatcher
 from router.messages import Release, RouteRequest, WorkerInfo
 from tests.gateway.engines.test_sglang import LENGTH, said
 from tests.gateway.raw_worker import Answer, RawWorker, broken_stream, endless_stream, running, status, stream
@@ -47,7 +46,7 @@ class SglangBench(Bench):
                 self.router.add_worker(
                     WorkerInfo(worker=f"{role}{number}", models=("m",), role=role)  # type: ignore[arg-type]
                 )
-        self.dispatcher = Dispatcher(self.router, self, SglangBootstrap(), self.metrics)
+        self.flights = self.flights_with(SglangBootstrap())
         self._use_last(f"prefill{len(prefill) - 1}")
 
     def _use_last(self, worker: str) -> None:

@@ -11,10 +11,14 @@ import pytest
 
 from gateway.engines.base import EngineError
 from gateway.engines.vllm import VllmEngine
+from gateway.handoff.base import Handoff
 from gateway.handoff.nixl_pull import NixlPull
-from gateway.serving.dispatch import Dispatcher, Job
+from gateway.serving.admission import Admission
+from gateway.serving.dispatch import Dispatcher
+from gateway.serving.flight import Flight, Flights
 from gateway.serving.generation import Choice, Generation, Observer
-from gateway.serving.inflight import InFlight
+from gateway.serving.job import Job
+from gateway.serving.reaper import Reaper
 from gateway.telemetry.metrics import Metrics
 from gateway.tokens.prompts import EncodedPrompt
 from parsers.base import ContentDelta, Finish, OutputEvent
@@ -71,7 +75,8 @@ class Text:
 class Bench:
     """A dispatcher over some raw workers."""
 
-    def __init__(self, workers: Sequence[RawWorker]) -> None:
+    def __init__(self, workers: Sequence[RawWorker], lease_seconds: float = 5.0) -> None:
+        self.workers = workers
         self.router = Router("round_robin", seed=1)
         self.engines = {f"w{i}": VllmEngine(worker.url, "generate") for i, worker in enumerate(workers)}
         for name in self.engines:
@@ -79,8 +84,14 @@ class Bench:
         self.metrics = Metrics()
         self.failures: list[str] = []
         self.texts: list[Text] = []
-        self.dispatcher = Dispatcher(self.router, self, NixlPull(30), self.metrics)
+        self.reaper = Reaper(lease_seconds)
+        self.flights = self.flights_with(NixlPull(30))
         self._make_the_first_worker_next()
+
+    def flights_with(self, handoff: Handoff) -> Flights:
+        admission = Admission(10, 5.0)
+        dispatcher = Dispatcher(self.router, self, handoff, self.metrics, admission, self.reaper)
+        return Flights(dispatcher, continuations=1)
 
     def _make_the_first_worker_next(self) -> None:
         request = RouteRequest(request_id="", model="m", token_ids=np.zeros(1, np.uint32))
@@ -113,11 +124,11 @@ class Bench:
             started=0.0,
         )
 
-    async def run(self) -> InFlight:
-        return await self.dispatcher.run(self.job(), self.generation)
+    async def run(self) -> Flight:
+        return await self.flights.run(self.job(), self.generation)
 
-    async def open(self) -> InFlight:
-        return await self.dispatcher.open(self.job(), self.generation)
+    async def open(self) -> Flight:
+        return await self.flights.open(self.job(), self.generation)
 
     @property
     def reservations(self) -> int:
@@ -161,8 +172,8 @@ async def test_a_request_runs_on_the_chosen_worker_and_its_reservation_is_releas
 
 @pytest.mark.parametrize(
     "first",
-    [hang_up, status(500), status(503), broken_stream(), broken_stream(tokens(7))],
-    ids=["hangs up", "500", "503", "dies after headers", "dies in the middle"],
+    [hang_up, status(500), status(503), status(401), broken_stream()],
+    ids=["hangs up", "500", "503", "401", "dies after headers"],
 )
 async def test_a_whole_answer_is_made_elsewhere_when_its_worker_fails(first: Answer) -> None:
     bench = await bench_run([first], [OK])
@@ -227,15 +238,6 @@ async def test_a_stream_that_dies_before_its_first_event_is_made_elsewhere() -> 
         assert (bench.reservations, bench.double_releases) == (0, 0)
 
 
-async def test_a_stream_that_dies_after_its_first_event_is_an_error() -> None:
-    async with contexts([broken_stream(tokens(7))], [OK]) as bench:
-        flight = await bench.open()
-        with pytest.raises(EngineError, match="went away"):
-            await flight.wait()
-        flight.close()
-        assert bench.reservations == 0
-
-
 async def test_closing_a_flight_stops_the_worker_and_releases_once() -> None:
     async with running(endless_stream(tokens(1))) as worker:
         bench = Bench([worker])
@@ -247,7 +249,7 @@ async def test_closing_a_flight_stops_the_worker_and_releases_once() -> None:
         await asyncio.wait_for(worker.left.wait(), 5)
 
 
-Stage = Callable[[Bench], "asyncio.Task[InFlight]"]
+Stage = Callable[[Bench], "asyncio.Task[Flight]"]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "streamed"])

@@ -13,6 +13,7 @@ from gateway.engines.base import EngineError
 from gateway.engines.vllm import VllmEngine
 from gateway.handoff.nixl_pull import REMOTE_DECODE
 from gateway.serving.errors import RequestError
+from gateway.serving.failures import MAX_FAILURES
 from router.messages import NoWorkerError, RouteRequest, WorkerInfo
 from tests.gateway.handoff.parameters import PARAMETERS
 from tests.gateway.raw_worker import (
@@ -41,8 +42,8 @@ def prefilled(parameters: Any = PARAMETERS, cached: int = 2) -> Answer:
 class PairBench(Bench):
     """The first workers prefill, the last ones decode."""
 
-    def __init__(self, prefill: list[Any], decode: list[Any]) -> None:
-        super().__init__([*prefill, *decode])
+    def __init__(self, prefill: list[Any], decode: list[Any], lease_seconds: float = 5.0) -> None:
+        super().__init__([*prefill, *decode], lease_seconds)
         names = list(self.engines)
         for name in names:
             role = "prefill" if name in names[: len(prefill)] else "decode"
@@ -154,10 +155,10 @@ async def test_a_pair_that_fails_in_decode_is_followed_by_a_worker_that_does_bot
         bench.add_aggregated(a, sequences=1)
         flight = await bench.run()
         flight.close()
-        assert flight.prefill is None
+        assert flight.attempt.prefill is None
         assert "kv_transfer_params" not in a.requests[0][1]
         assert bench.texts[-1].text == "1 2 3 "
-        assert bench.failures == ["w1"]
+        assert bench.failures == ["w1", "w0"]
 
 
 async def test_a_failed_decode_names_the_prefill_worker(caplog: pytest.LogCaptureFixture) -> None:
@@ -206,11 +207,11 @@ async def test_several_choices_do_not_share_a_handle() -> None:
         job = bench.job()
         job.choices = 2
         with pytest.raises(RequestError) as caught:
-            await bench.dispatcher.run(job, bench.generation)
+            await bench.flights.run(job, bench.generation)
         assert (caught.value.status, caught.value.param) == (400, "n")
         bench.engines["both"] = VllmEngine(both.url, "generate")
         bench.router.add_worker(WorkerInfo(worker="both", models=("m",)))
-        flight = await bench.dispatcher.run(job, bench.generation)
+        flight = await bench.flights.run(job, bench.generation)
         flight.close()
         assert (len(p.requests), len(both.requests), bench.reservations) == (0, 1, 0)
 
@@ -231,3 +232,118 @@ async def test_a_client_that_leaves_during_decode_releases_both_legs() -> None:
         flight.close()
         assert (bench.reservations, bench.double_releases) == (0, 0)
         await asyncio.wait_for(d.left.wait(), 5)
+
+
+async def test_a_decode_worker_that_cannot_read_from_one_prefill_worker_reads_from_another() -> None:
+    async with (
+        running(prefilled()) as p0,
+        running(prefilled()) as p1,
+        running(status(500), DECODED) as d,
+    ):
+        bench = PairBench([p0, p1], [d])
+        flight = await bench.run()
+        flight.close()
+        assert (len(p0.requests), len(p1.requests), len(d.requests)) == (1, 1, 2)
+        assert set(bench.failures) - {"w2"} <= {"w0", "w1"}
+        assert bench.texts[-1].text == "1 2 3 "
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def test_the_only_pair_is_tried_once_more_with_a_new_handle() -> None:
+    async with running(prefilled(), prefilled()) as p, running(status(500), DECODED) as d:
+        bench = PairBench([p], [d])
+        flight = await bench.run()
+        flight.close()
+        assert (len(p.requests), len(d.requests)) == (2, 2)
+
+
+async def test_legs_that_fail_are_bounded_over_both_roles() -> None:
+    failing = [status(500)] * 4
+    async with (
+        running(*failing) as p0,
+        running(*[prefilled()] * 4) as p1,
+        running(*failing) as d0,
+        running(*failing) as d1,
+    ):
+        bench = PairBench([p0, p1], [d0, d1])
+        with pytest.raises(EngineError):
+            await bench.run()
+        failed = sum(len(worker.requests) for worker in (p0, d0, d1))
+        assert failed == MAX_FAILURES
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def test_a_client_that_leaves_after_prefill_has_its_kv_cache_fetched() -> None:
+    first = asyncio.Event()
+
+    async def slow_decode(writer: asyncio.StreamWriter, body: bytes) -> None:
+        await first.wait()
+        await endless_stream(tokens(1))(writer, body)
+
+    async with running(prefilled()) as p, running(slow_decode) as d:
+        bench = PairBench([p], [d])
+        task = asyncio.create_task(bench.open())
+        await d.asked.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (len(bench.reaper), bench.reservations) == (1, 1)
+        first.set()
+        await asyncio.wait_for(d.left.wait(), 5)  # at its first token
+        await gone(bench)
+        assert (bench.reaper.reaped, len(bench.reaper.orphans), bench.double_releases) == (1, 0, 0)
+
+
+async def test_a_decode_worker_that_dies_with_the_handle_leaves_an_orphan_until_the_lease_ends() -> None:
+    async with running(prefilled()) as p, running(hang_up) as d:
+        bench = PairBench([p], [d], lease_seconds=0.3)
+        with pytest.raises(EngineError):
+            await bench.run()
+        assert len(bench.reaper.orphans) == 1
+        await asyncio.sleep(0.35)
+        assert len(bench.reaper.orphans) == 0
+
+
+async def test_a_handle_that_reached_nobody_is_fetched_by_another_decode_worker() -> None:
+    async with running(*[prefilled()] * 4) as p, running() as d0, running(*[DECODED] * 4) as d1:
+        bench = PairBench([p], [d0, d1])
+        del bench.engines["w1"]
+        for _ in range(2):
+            flight = await bench.run()
+            flight.close()
+        await gone(bench)
+        fetches = [body for _, body in d1.requests if body["sampling_params"].get("max_tokens") == 1]
+        assert len(d1.requests) - len(fetches) == 2
+        assert len(fetches) == bench.reaper.reaped >= 1
+        assert (len(bench.reaper.orphans), bench.double_releases) == (0, 0)
+
+
+async def test_a_decode_worker_never_gets_more_than_it_runs_at_once() -> None:
+    busy = 0
+
+    async def one_at_a_time(writer: asyncio.StreamWriter, body: bytes) -> None:
+        nonlocal busy
+        busy += 1
+        assert busy == 1
+        await asyncio.sleep(0.02)
+        busy -= 1
+        await DECODED(writer, body)
+
+    async with running(*[prefilled()] * 5) as p, running(*[one_at_a_time] * 5) as d:
+        bench = PairBench([p], [d])
+        bench.router.add_worker(WorkerInfo(worker="w1", models=("m",), role="decode", max_num_seqs=1))
+
+        async def ask() -> None:
+            flight = await bench.run()
+            flight.close()
+
+        await asyncio.gather(*[ask() for _ in range(5)])
+        assert len(d.requests) == 5
+        assert (bench.reservations, bench.double_releases) == (0, 0)
+
+
+async def gone(bench: Bench) -> None:
+    """Until the reaper has nothing left."""
+    async with asyncio.timeout(5):
+        while len(bench.reaper) or bench.reservations:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.01)
