@@ -34,8 +34,7 @@ from router.selector import Router
 
 logger = logging.getLogger(__name__)
 
-TIMES = {"keepalive_timeout": 75.0, "shutdown_timeout": 0.5}
-"""Of both listeners, in seconds."""
+SHUTDOWN_SECONDS = 0.5
 POLL_SECONDS = 0.05
 CUT_OFF_SECONDS = 0.3
 """For the error frames of streams that are cut off to go out."""
@@ -87,7 +86,8 @@ async def _serve(settings: Settings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        public, admin = await public_runner(services, **TIMES), await admin_runner(services, **TIMES)
+        public = await public_runner(services, shutdown_timeout=SHUTDOWN_SECONDS)
+        admin = await admin_runner(services, shutdown_timeout=SHUTDOWN_SECONDS)
         url = await _listen(stack, public, settings.host, settings.port)
         admin_url = await _listen(stack, admin, settings.admin_host, settings.admin_port)
         await services.fleet.start()

@@ -133,6 +133,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0
     max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body")] = 64 * 1024 * 1024
+    body_seconds: Annotated[Seconds, Meta(description="Seconds in which a request body must come in")] = 60.0
+    idle_seconds: Annotated[
+        Seconds, Meta(description="Seconds that a client's connection may stay open between requests")
+    ] = 75.0
     max_messages: Annotated[int, Meta(ge=1, description="Most messages of a chat")] = 20_000
     max_tools: Annotated[int, Meta(ge=1, description="Most tools that a chat declares")] = 1_024
     strict: Annotated[

@@ -7,8 +7,8 @@ import asyncio
 import re
 import signal
 import sys
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
 
 import uvloop
 import zmq
@@ -30,14 +30,14 @@ _READY = re.compile(r"^simulator .* on (http://\S+), KV events on ", re.MULTILIN
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the worker's options; each one is a field of `SimulatorSettings`."""
 
-    def option(flag: str, kind: type, text: str, metavar: str) -> None:
+    def option(flag: str, kind: Callable[[str], Any], text: str, metavar: str) -> None:
         default = getattr(DEFAULTS, flag.removeprefix("--").replace("-", "_"))
         shown = "" if default is None else f" (default {default})"
         parser.add_argument(flag, type=kind, default=default, help=text + shown, metavar=metavar)
 
     option("--name", str, "what the worker calls itself in its log", "NAME")
     option("--host", str, "address to listen on", "HOST")
-    option("--port", int, "HTTP port; 0 takes a free one", "PORT")
+    option("--port", _port, "HTTP port; 0 takes a free one", "PORT")
     option("--model", str, "model name to serve", "NAME")
     option("--model-format", str, "format of prompts and outputs", "NAME")
     option(
@@ -57,8 +57,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option("--tokens-per-step", int, "tokens that one decode step gives", "N")
     option("--speedup", float, "divides these times", "FACTOR")
     option("--hash-seed", str, "seed of the block hashes, vLLM's PYTHONHASHSEED", "SEED")
-    option("--kv-events-port", int, "port of the KV event publisher; 0 takes a free one", "PORT")
-    option("--kv-replay-port", int, "port of the KV event replay; 0 takes a free one", "PORT")
+    option("--kv-events-port", _port, "port of the KV event publisher; 0 takes a free one", "PORT")
+    option("--kv-replay-port", _port, "port of the KV event replay; 0 takes a free one", "PORT")
     option("--kv-topic", str, "topic of the KV events", "TOPIC")
     option("--kv-buffer-steps", int, "event batches kept for replay", "N")
     option("--keep-alive-seconds", float, "how long an idle connection stays open", "SECONDS")
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "BYTES",
     )
     option("--side-channel-host", str, "address of the KV side channel, for decode workers", "HOST")
-    option("--side-channel-port", int, "port of the KV side channel; 0 takes a free one", "PORT")
+    option("--side-channel-port", _port, "port of the KV side channel; 0 takes a free one", "PORT")
     option("--kv-lease-seconds", float, "how long unread blocks of a prefill leg are kept", "SECONDS")
     option("--handshake-seconds", float, "how long to wait for a peer's side channel", "SECONDS")
     parser.add_argument(
@@ -81,6 +81,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="refuse token-id endpoints and rendering, as a vLLM without --enable-scale-out does",
     )
     _add_transfer_arguments(parser)
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65_535):
+        raise argparse.ArgumentTypeError(f"must be a port from 0 to 65535, got {text!r}")
+    return int(text)
 
 
 def _add_transfer_arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,8 +31,3 @@ def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
             usage.completion_tokens,
         )
     return usage
-
-
-def headers_of(prepared: Prepared) -> dict[str, str]:
-    """Headers of every answer."""
-    return {"X-Request-Id": prepared.job.request_id}

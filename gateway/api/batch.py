@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from gateway.api.accounting import account, headers_of
+from gateway.api.accounting import account
 from gateway.api.completion_render import CompletionStream, CompletionWhole, completion_body
 from gateway.api.errors import as_request_error, in_stream
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
+from gateway.api.request_id import headers_of
 from gateway.api.services import Services
 from gateway.api.stream_response import EventStreamResponse, stream_answer
 from gateway.api.usage import Usage, sum_of
@@ -70,7 +71,7 @@ async def _whole(
     answers = await _all([partial(run, number, prepared) for number, prepared in enumerate(parts)])
     choices = [choice for own, _ in answers for choice in own]
     body = completion_body(head, choices, sum_of([usage for _, usage in answers]))
-    return web.Response(body=body, content_type="application/json", headers=headers_of(parts[0]))
+    return web.Response(body=body, content_type="application/json", headers=headers_of(request))
 
 
 class _Part:
@@ -135,7 +136,7 @@ async def _stream(
             flights.discard(flight)
             flight.close()
 
-    response = EventStreamResponse(request, headers_of(parts[0]))
+    response = EventStreamResponse(request, headers_of(request))
     keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)
     everything = asyncio.create_task(
         _all([partial(run, number, prepared) for number, prepared in enumerate(parts)])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 
 import msgspec
+from aiohttp import web
 
+from gateway.api.request_id import HEADER
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, unavailable
 from gateway.serving.flight import BrokenOffError
@@ -38,16 +40,32 @@ def body_of(error: RequestError) -> bytes:
     return msgspec.json.encode({"error": detail})
 
 
+def error_response(error: RequestError, request_id: str) -> web.Response:
+    return web.Response(
+        body=body_of(error),
+        status=error.status,
+        headers={HEADER: request_id, **error.headers},
+        content_type="application/json",
+    )
+
+
 def from_engine(error: EngineError) -> RequestError:
     """A worker's failure as the client's answer: a worker's 4xx stays what it is, the rest is 502 or 503."""
     status = error.status
-    if status is not None and 400 <= status < 500 and status not in (401, 403, 407, 408):
+    if status is not None and 400 <= status < 500 and status not in _OURS:
         if status == 429:
             return RequestError(429, str(error), code="engine_overloaded", headers={"Retry-After": "1"})
         return RequestError(status, str(error), param=error.param)
     if status == 503:
         return unavailable("The worker is overloaded.", "engine_overloaded")
-    return RequestError(502, "The worker failed this request before it answered.", code="engine_error")
+    # The SDKs would do it all again, as often as the gateway just did.
+    headers = {"x-should-retry": "false"} if error.attempts > 1 else {}
+    message = "The worker failed this request before it answered."
+    return RequestError(502, message, code="engine_error", headers=headers)
+
+
+_OURS = (401, 403, 407, 408)
+"""A worker's answers that are about the gateway, not about the client's request."""
 
 
 def in_stream(error: EngineError) -> RequestError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -14,13 +12,15 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
-from gateway.api.accounting import account, headers_of
+from gateway.api.accounting import account
 from gateway.api.batch import answer_batch
+from gateway.api.body import read_body
 from gateway.api.errors import as_request_error, in_stream
 from gateway.api.fields import Field, read_fields
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
+from gateway.api.request_id import headers_of, new_id
 from gateway.api.services import Services
 from gateway.api.stream_response import EventStreamResponse, StreamRenderer, stream_answer
 from gateway.api.usage import Usage
@@ -35,8 +35,9 @@ from parsers.base import OutputParser
 
 logger = logging.getLogger(__name__)
 
-_random = random.Random(secrets.randbits(128))
-"""For ids: unique, not secret; the system's generator costs a call into the kernel each time."""
+
+RETRY_COUNT = "x-stainless-retry-count"
+"""How often the client has tried before, as OpenAI's libraries tell."""
 
 
 class Stream(StreamRenderer, Emitter, Protocol):
@@ -73,10 +74,10 @@ def generating(
         started = asyncio.get_running_loop().time()
         if services.draining:
             raise unavailable("The gateway is shutting down.", "shutting_down")
-        body = await request.read()
+        body = await read_body(request, services.settings.body_seconds)
         fields = read_fields(body, surface.table, strict=services.settings.strict)
         check_target(services, fields, surface.required)
-        request_id = f"{_random.getrandbits(96):024x}"
+        request_id = new_id(request)
         if services.fleet.only_relays(fields.values["model"]):
             return await relay(services, request, surface.path, body, fields, request_id)
         if fields.refusal is not None:
@@ -84,6 +85,7 @@ def generating(
         if surface.split is not None and len(parts := surface.split(fields)) > 1:
             return await _several(services, request, surface, parts, request_id, started)
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
+        prepared.job.client_retry = request.headers.get(RETRY_COUNT, "0") != "0"
         answer = _stream if prepared.stream else _whole
         return await answer(services, request, surface, prepared)
 
@@ -116,13 +118,13 @@ async def _whole(
     flight.close()
     parsers = [choice.parser for choice in flight.generation.choices]
     body = answer[0].body(account(services, prepared, flight), parsers)
-    return web.Response(body=body, content_type="application/json", headers=headers_of(prepared))
+    return web.Response(body=body, content_type="application/json", headers=headers_of(request))
 
 
 async def _stream(
     services: Services, request: web.Request, surface: Surface, prepared: Prepared
 ) -> web.StreamResponse:
-    response = EventStreamResponse(request, headers_of(prepared))
+    response = EventStreamResponse(request, headers_of(request))
     keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)
     answer: list[Stream] = []
 

@@ -14,6 +14,7 @@ from aiohttp import web
 from gateway.api.errors import body_of, from_engine, in_stream
 from gateway.api.fields import steers
 from gateway.api.keep_alive import KeepAlive
+from gateway.api.request_id import headers_of
 from gateway.api.services import Services
 from gateway.api.sse import DONE, frame
 from gateway.api.stream_response import EventStreamResponse, stream_answer
@@ -55,7 +56,7 @@ async def _send(
     engine = services.fleet.relay(worker)
     if engine is None:
         raise EngineError("the worker has gone", retryable=True)
-    headers = _headers(request_id)
+    headers = headers_of(request)
     try:
         if fields.values.get("stream"):
             response = EventStreamResponse(request, headers)
@@ -137,7 +138,3 @@ def without_steering(body: bytes) -> bytes:
     fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     kept = {name: raw for name, raw in fields.items() if not steers(name)}
     return body if len(kept) == len(fields) else msgspec.json.encode(kept)
-
-
-def _headers(request_id: str) -> dict[str, str]:
-    return {"X-Request-Id": request_id}

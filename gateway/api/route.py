@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from gateway.api.body import read_body
 from gateway.api.fields import read_fields
 from gateway.api.generate import Surface, check_target
 from gateway.api.relay import NO_TOKENS
@@ -24,7 +25,7 @@ _NOBODY: frozenset[str] = frozenset()
 async def explain(request: web.Request) -> web.Response:
     """Admin: POST the body of a chat or of a plain completion."""
     services = request.app[SERVICES]
-    body = await request.read()
+    body = await read_body(request, services.settings.body_seconds)
     surface = _surface(body)
     fields = read_fields(body, surface.table, strict=services.settings.strict)
     check_target(services, fields, surface.required)

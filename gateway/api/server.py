@@ -9,8 +9,10 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.api import info, route
-from gateway.api.errors import as_request_error, body_of
+from gateway.api.connection import Runner
+from gateway.api.errors import as_request_error, error_response
 from gateway.api.generate import generating
+from gateway.api.request_id import HEADER, answered_id
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import SURFACES
 from gateway.serving.errors import RequestError
@@ -24,7 +26,7 @@ AnyHandler = Callable[..., Awaitable[web.StreamResponse]]
 
 async def public_runner(services: Services, **options: Any) -> web.AppRunner:
     """What clients see, ready to listen; `options` are aiohttp's own."""
-    runner = web.AppRunner(_public_app(services), access_log=None, handler_cancellation=True, **options)
+    runner = Runner(_public_app(services), **_options(services), handler_cancellation=True, **options)
     await runner.setup()
     assert runner.server is not None
     runner.server.request_handler = _shortcut(services, runner.server.request_handler)
@@ -33,9 +35,16 @@ async def public_runner(services: Services, **options: Any) -> web.AppRunner:
 
 async def admin_runner(services: Services, **options: Any) -> web.AppRunner:
     """What operators see, ready to listen."""
-    runner = web.AppRunner(_admin_app(services), access_log=None, **options)
+    runner = Runner(_admin_app(services), **_options(services), **options)
     await runner.setup()
     return runner
+
+
+def _options(services: Services) -> dict[str, Any]:
+    return {
+        "on_malformed": lambda status: services.metrics.count_request("malformed", status),
+        "keepalive_timeout": services.settings.idle_seconds,
+    }
 
 
 def _shortcut(services: Services, routed: AnyHandler) -> AnyHandler:
@@ -98,18 +107,15 @@ async def _answer(
     try:
         response = await handler(request)
         status = response.status
+        if not response.prepared and HEADER not in response.headers:
+            response.headers[HEADER] = answered_id(request)
         return response
     except ConnectionResetError:
         return web.Response(status=status)
     except Exception as error:
         failure = _request_error(services, request, error)
         status = failure.status
-        return web.Response(
-            body=body_of(failure),
-            status=failure.status,
-            headers=failure.headers,
-            content_type="application/json",
-        )
+        return error_response(failure, answered_id(request))
     finally:
         services.metrics.in_flight -= 1
         if status == CLIENT_LEFT:

@@ -150,6 +150,8 @@ class EngineError(Exception):
         self.retryable = retryable
         self.lost = lost
         self.unsent = unsent
+        self.attempts = 1
+        """On how many workers it was tried."""
 
     @property
     def blames_worker(self) -> bool:

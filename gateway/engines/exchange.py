@@ -12,11 +12,11 @@ import msgspec
 from gateway.engines.base import EngineError
 from gateway.engines.connection import ConnectionLostError, ConnectionPool, HttpConnection
 from gateway.engines.sse import EventTooLargeError, SseDecoder
+from gateway.engines.worker_message import clean
 
 logger = logging.getLogger(__name__)
 
 MAX_ERROR_BODY_BYTES = 256 * 1024
-MAX_ERROR_MESSAGE_CHARS = 2000
 OF_THE_WORKER = (401, 403, 407, 408, 429)
 """4xx that speak of the worker and not of the request: another one may take it."""
 
@@ -237,7 +237,7 @@ def engine_error(status: int, body: bytes) -> EngineError:
             message = parsed.error
         elif parsed.detail is not None:
             message = str(parsed.detail)
-    message = message[:MAX_ERROR_MESSAGE_CHARS] or f"the worker answered {status}"
+    message = clean(message) or f"the worker answered {status}"
     retryable = status >= 500 or status in OF_THE_WORKER
     return EngineError(message, status=status, param=param, retryable=retryable)
 

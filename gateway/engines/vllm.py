@@ -24,6 +24,7 @@ from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
 from gateway.engines.parameters import GENERATE_NAMES
 from gateway.engines.vllm_logprobs import read_logprobs
+from gateway.engines.worker_message import clean
 
 Endpoint = Literal["generate", "completions"]
 
@@ -229,6 +230,6 @@ def _usage(usage: _Usage) -> EngineUsage:
 
 def _stream_error(error: _Error | str) -> EngineError:
     if isinstance(error, str):
-        return EngineError(error)
+        return EngineError(clean(error))
     status = error.code if isinstance(error.code, int) else None
-    return EngineError(error.message, status=status, retryable=status is None or status >= 500)
+    return EngineError(clean(error.message), status=status, retryable=status is None or status >= 500)

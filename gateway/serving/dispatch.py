@@ -17,6 +17,7 @@ from gateway.serving.inflight import InFlight
 from gateway.serving.job import Job
 from gateway.serving.places import Places
 from gateway.serving.reaper import Reaper
+from gateway.serving.retry_budget import RetryBudget
 from gateway.telemetry.metrics import Metrics
 from router.messages import NoWorkerError, Placement
 from router.selector import Router
@@ -70,6 +71,7 @@ class Dispatcher:
         self._engines = engines
         self._handoff = handoff
         self._attempts: set[InFlight] = set()
+        self._budget = RetryBudget()
 
     def cut_off(self, reason: str) -> None:
         """End every request that is under way, streams with an error frame."""
@@ -85,6 +87,7 @@ class Dispatcher:
 
         Tries until there is one or the table says to stop. Raises EngineError, NoWorkerError, RequestError.
         """
+        self._budget.add_request()
         while True:
             attempt = await self._place(job, trail, turn, started)
             try:
@@ -115,7 +118,11 @@ class Dispatcher:
             if stage is Stage.DECODE and failure.cause is Cause.FAILED:
                 # The decode worker lives; is the prefill worker still there?
                 self._engines.report_failure(workers[Leg.PREFILL], EngineError(str(error), lost=True))
-        trail.add(stage, failure.cause, error, workers)
+        trail.add(stage, failure.cause, error, workers, again=self._may_retry(job, error))
+
+    def _may_retry(self, job: Job, error: EngineError) -> bool:
+        """A worker that is gone costs nobody anything; one that says no has been asked for its work."""
+        return error.status is None or (not job.client_retry and self._budget.take())
 
     # One attempt
 

@@ -99,12 +99,18 @@ class Trail:
         self.failure: EngineError | None = None
         self._left = MAX_FAILURES
 
-    def add(self, stage: Stage, cause: Cause, error: EngineError, workers: dict[Leg, str]) -> None:
-        """Note a failure of an attempt on these workers. Raises it when the client is to be told."""
+    def add(
+        self, stage: Stage, cause: Cause, error: EngineError, workers: dict[Leg, str], *, again: bool = True
+    ) -> None:
+        """Note a failure of an attempt on these workers. Raises it when the client is to be told.
+
+        Without `again` that is now, whatever the table says.
+        """
         remedy = TABLE.get((stage, cause), TELL)
         self.failure = error
         self._left -= 1
-        if not remedy.again or not self._left:
+        error.attempts = MAX_FAILURES - self._left
+        if not (again and remedy.again and self._left):
             raise error
         self.excluded |= {workers[leg] for leg in remedy.excluded}
         self.avoided |= {workers[leg] for leg in remedy.avoided}

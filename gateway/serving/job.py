@@ -37,6 +37,8 @@ class Job(msgspec.Struct, kw_only=True):
     """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None
     """Pools whose workers take it so; None for all."""
+    client_retry: bool = False
+    """The client has asked for it before: its own retries are enough."""
     unable: frozenset[str] = frozenset()
     """Workers that do not have one of its sampling parameters."""
     others: Sequence[Job] = ()

@@ -27,7 +27,7 @@ class Places:
 
     def lane(self, job: Job, trail: Trail) -> Hashable:
         """Jobs of one lane can be served by the same workers."""
-        return job.model, job.pools, job.choices > 1, trail.excluded
+        return job.model, job.pools, job.choices > 1, trail.excluded | job.unable
 
     def reserve(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         """An attempt with its places. Raises FullError, NoWorkerError, RequestError."""

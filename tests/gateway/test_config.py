@@ -67,6 +67,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
     ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),
     ("max_body_bytes", "1", "2", "3", (1, 2, 3)),
+    ("body_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("idle_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("max_messages", "1", "2", "3", (1, 2, 3)),
     ("max_tools", "1", "2", "3", (1, 2, 3)),
     ("strict", "true", "true", "true", (True, True, True)),

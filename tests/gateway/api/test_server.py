@@ -237,6 +237,66 @@ async def test_another_worker_takes_over_when_the_first_fails_before_its_first_e
         assert gw.reservations == 0
 
 
+async def test_workers_that_refuse_are_not_asked_more_than_three_times_for_one_request() -> None:
+    answers = [[status(500)] * 9 for _ in range(4)]
+    async with gateway(*answers) as gw:
+        response = await gw.chat()
+        assert (response.status, response.headers["x-should-retry"]) == (502, "false")
+        assert sum(len(worker.requests) for worker in gw.workers) == 3
+
+
+async def test_a_request_that_the_client_tries_again_is_not_tried_elsewhere_when_refused() -> None:
+    async with gateway([status(503)], [status(503)]) as gw:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+        response = await gw.post("/v1/chat/completions", body, headers={"x-stainless-retry-count": "1"})
+        assert (response.status, response.headers["Retry-After"]) == (503, "1")
+        assert "x-should-retry" not in response.headers
+        assert sum(len(worker.requests) for worker in gw.workers) == 1
+
+
+async def test_a_request_that_the_client_tries_again_still_leaves_a_worker_that_is_gone() -> None:
+    async with gateway([hang_up, hang_up], [say(5)]) as gw:
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+        response = await gw.post("/v1/chat/completions", body, headers={"x-stainless-retry-count": "2"})
+        assert response.status == 200
+
+
+async def test_a_sole_workers_failure_is_left_to_the_clients_retries() -> None:
+    async with gateway([status(500)]) as gw:
+        assert "x-should-retry" not in (await gw.chat()).headers
+
+
+async def test_every_answer_has_a_request_id() -> None:
+    async with gateway([say(5), say(5), say(5), status(500)]) as gw:
+        answers = [
+            await gw.chat(),
+            await gw.chat(stream=True),
+            await gw.chat(temperature=9),
+            await gw.get("/v1/models"),
+            await gw.get("/nothing"),
+            await gw.get("/v1/chat/completions"),
+            await gw.get("/live"),
+            await gw.post("/v1/completions", PLAIN),
+            await gw.chat(),
+        ]
+        ids = [answer.headers["X-Request-Id"] for answer in answers]
+        whole = await answers[0].json()
+    assert len(set(ids)) == len(ids)
+    assert whole["id"] == f"chatcmpl-{ids[0]}"
+    assert all(len(each) == 24 for each in ids)
+
+
+@pytest.mark.parametrize(("theirs", "kept"), [("mine-1", True), ("x" * 129, False), ("a b", False)])
+async def test_a_clients_own_request_id_comes_back(theirs: str, kept: bool) -> None:
+    async with gateway([say(5)]) as gw:
+        answers = [
+            await gw.post("/v1/completions", body, headers={"X-Request-Id": theirs})
+            for body in (PLAIN, {"model": MODEL})
+        ]
+        assert [answer.status for answer in answers] == [200, 400]
+        assert all((answer.headers["X-Request-Id"] == theirs) is kept for answer in answers)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_client_that_leaves_stops_the_worker(streamed: bool) -> None:
     async with gateway([endless_stream(tokens(5))]) as gw:
