@@ -30,6 +30,7 @@ from gateway.engines.constraints import sglang_sampling
 from gateway.engines.exchange import Exchange, WholeExchange
 from gateway.engines.parameters import SGLANG_NAMES
 from gateway.engines.vllm_logprobs import finite
+from gateway.engines.worker_message import clean
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +133,9 @@ class SglangCall(Exchange):
 
     def _finish(self, sink: TokenSink, index: int, reason: _Reason) -> None:
         if reason.type == "abort":
-            raise EngineError(f"the worker aborted the request: {reason.message or ''}", retryable=True)
+            raise EngineError(
+                f"the worker aborted the request: {clean(reason.message or '')}", retryable=True
+            )
         self._finished = True
         sink.on_finish(index, reason.type, reason.matched)
         sink.on_usage(
@@ -291,6 +294,6 @@ def _logprobs(meta: _Meta, new: int) -> list[TokenLogprob]:
 
 def _stream_error(error: _Error | str) -> EngineError:
     if isinstance(error, str):
-        return EngineError(error)
+        return EngineError(clean(error))
     status = error.code if isinstance(error.code, int) else None
-    return EngineError(error.message, status=status, retryable=status is None or status >= 500)
+    return EngineError(clean(error.message), status=status, retryable=status is None or status >= 500)
