@@ -24,6 +24,8 @@ from router.hashing import HashMemo
 _DEPTH = 8
 """Texts at a prompt's beginning by which a kept one is found: tools, system and first turns tell
 conversations apart."""
+_KEY_CHARS = 64
+"""Of each of them, from both ends. Keys need not tell all texts apart: pieces are compared."""
 _ID_BYTES = 4
 _PIECE_BYTES = 250
 """What a piece costs beside its text, ids and JSON: its tuple, its text's header, its places in lists."""
@@ -153,7 +155,7 @@ def _keys(pieces: Sequence[Piece]) -> list[int]:
     key = 0
     for text, is_fixed in pieces:
         if not is_fixed:
-            key = hash((key, text))
+            key = hash((key, len(text), text[:_KEY_CHARS], text[-_KEY_CHARS:]))
             keys.append(key)
             if len(keys) == _DEPTH:
                 break

@@ -15,20 +15,26 @@ from loadtests.peers import peers_dir
 from loadtests.scorecard.entries import ENTRIES
 from loadtests.scorecard.evaluate import exit_code
 from loadtests.scorecard.run import FULL, QUICK, run_scorecard
+from loadtests.scorecard.text import TEXT_ENTRIES, run_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    names = [entry.name for entry in ENTRIES]
+    names = [*(entry.name for entry in ENTRIES), *(entry.name for entry in TEXT_ENTRIES)]
     if unknown := [name for name in options.names if name not in names]:
         parser.error(f"no entry {', '.join(unknown)}; there are {', '.join(names)}")
     if options.list:
         for entry in ENTRIES:
             print(f"{entry.name}: {entry.quantity} at most {entry.target} x {entry.peer}, {entry.phase.what}")
+        for text in TEXT_ENTRIES:
+            print(f"{text.name}: CPU at most {text.target} x {text.peer}, {text.what}")
         return 0
-    wanted = [entry for entry in ENTRIES if not options.names or entry.name in options.names]
-    measurements = run_scorecard(wanted, FULL if options.full else QUICK, peers_dir())
+    effort = FULL if options.full else QUICK
+    served = [entry for entry in ENTRIES if not options.names or entry.name in options.names]
+    texts = [text for text in TEXT_ENTRIES if not options.names or text.name in options.names]
+    measurements = run_scorecard(served, effort, peers_dir()) if served else []
+    measurements += run_text(texts, effort.repetitions) if texts else []
     for measurement in measurements:
         print(msgspec.json.encode(measurement).decode())
     return exit_code(measurements)

@@ -13,7 +13,7 @@ it is text like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 
@@ -32,7 +32,7 @@ class State(IntEnum):
     DONE = auto()
 
 
-class Effect(Enum):
+class Effect(IntEnum):
     """What a transition does beside changing the state; the parser has a method for each."""
 
     RETRACT_THOUGHT = auto()

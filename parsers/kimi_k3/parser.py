@@ -43,7 +43,7 @@ from parsers.kimi_k3.markers import (
     Tag,
     TagReader,
 )
-from parsers.kimi_k3.pieces import UNKNOWN, Held, Known, content_of, reasoning_of, string_pieces_of
+from parsers.kimi_k3.pieces import UNKNOWN, Known, content_of, reasoning_of, string_pieces_of, whole_text
 from parsers.kimi_k3.text_scanner import TextScanner
 
 _Sink = Callable[[str, int], None]
@@ -88,7 +88,6 @@ class KimiK3Parser:
             State.THINK: reasoning_of(detokenizer),
             State.RESPONSE: content_of(detokenizer),
         }
-        self._reading_tag = Held(detokenizer.texts, self._read_tag_quickly)
         self._enter(State.THINK if options.thinking else State.RESPONSE)
         self._know()
 
@@ -109,12 +108,29 @@ class KimiK3Parser:
     def feed(self, token_ids: Sequence[int]) -> Sequence[OutputEvent]:
         try:
             (token_id,) = token_ids
-            events = self._known[token_id]
-        except (LookupError, ValueError):
+        except ValueError:
             return self._feed_slowly(token_ids)
+        events = self._known[token_id]
+        if events is None:
+            return self._feed_one(token_id)
         if self._keeps:
             self._recent.append(token_id)
         return events
+
+    def _feed_one(self, token_id: int) -> Sequence[OutputEvent]:
+        """Most that are not known only add to a tag."""
+        tag = self._tag
+        if tag is not None and not self._detokenizer.pending:
+            text = whole_text(self._detokenizer.texts, token_id)
+            if text and tag.feed(text, 1):
+                return ()
+            if text:
+                events: list[OutputEvent] = []
+                self._events = events
+                self._release_tag()
+                self._know()
+                return events
+        return self._feed_slowly((token_id,))
 
     def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
@@ -202,11 +218,9 @@ class KimiK3Parser:
     def _know(self) -> None:
         """Choose what answers single tokens; good until something else comes."""
         self._known, self._keeps = UNKNOWN, False
-        if self._detokenizer.pending:
+        if self._detokenizer.pending or self._tag is not None:
             return
-        if self._tag is not None:
-            self._known = self._reading_tag
-        elif self._state is State.ARGUMENT:
+        if self._state is State.ARGUMENT:
             if self._calls.in_string:
                 self._known, self._keeps = string_pieces_of(self._detokenizer, self._calls.index), True
         elif self._state in self._ways:
@@ -228,14 +242,6 @@ class KimiK3Parser:
     def _text_of(self, tokens: Sequence[int]) -> str:
         texts = self._detokenizer.texts
         return "".join([texts[token] or "" for token in tokens])
-
-    def _read_tag_quickly(self, text: str) -> list[OutputEvent]:
-        events: list[OutputEvent] = []
-        if self._tag is not None and not self._tag.feed(text, 1):
-            self._events = events
-            self._release_tag()
-            self._known = UNKNOWN  # the next token finds out
-        return events
 
     # What control tokens do.
 

@@ -1,14 +1,13 @@
 """Answers for single ordinary tokens, which is how most tokens come.
 
 In a state that shows text, what a token gives depends on the token alone: its events are made once for a
-vocabulary and shared. Where it does not, a token still leads nowhere else than into what is being read.
+vocabulary and shared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from json.encoder import encode_basestring as quoted
-from typing import Protocol
 
 from parsers.base import ContentDelta, Detokenizer, OutputEvent, ReasoningDelta, ToolArgumentsDelta
 from parsers.kimi_k3.markers import FIRST_CONTROL_ID
@@ -19,17 +18,20 @@ _MAX_CALLS = 4
 """Calls of an answer whose pieces are remembered."""
 
 Texts = Sequence[str | None]
+Events = Sequence[OutputEvent]
 
 
-class Known(Protocol):
-    """The events of one token in a state."""
+class Known(dict[int, Events | None]):
+    """The events of one token in a state; None for a token that must be looked at.
 
-    def __getitem__(self, token_id: int) -> Sequence[OutputEvent]:
-        """Raises LookupError for a control token, an unknown one, and one that is no whole characters."""
-        ...
+    That is a control token, an unknown one, and one that is no whole characters.
+    """
+
+    def __missing__(self, token_id: int) -> Events | None:
+        return None
 
 
-class _Shown(dict[int, tuple[OutputEvent]]):
+class _Shown(Known):
     """Where text is shown as it comes."""
 
     def __init__(self, texts: Texts, make: Callable[[str], OutputEvent]) -> None:
@@ -37,34 +39,23 @@ class _Shown(dict[int, tuple[OutputEvent]]):
         self._texts = texts
         self._make = make
 
-    def __missing__(self, token_id: int) -> tuple[OutputEvent]:
-        events = (self._make(whole_text(self._texts, token_id)),)
+    def __missing__(self, token_id: int) -> Events | None:
+        text = whole_text(self._texts, token_id)
+        if not text:
+            return None
+        events = (self._make(text),)
         if len(self) < _LIMIT:
             self[token_id] = events
         return events
 
 
-class Held:
-    """Where text is only taken in."""
-
-    def __init__(self, texts: Texts, take: Callable[[str], Sequence[OutputEvent]]) -> None:
-        self._texts = texts
-        self._take = take
-
-    def __getitem__(self, token_id: int) -> Sequence[OutputEvent]:
-        return self._take(whole_text(self._texts, token_id))
-
-
-UNKNOWN: Known = dict[int, Sequence[OutputEvent]]()
+UNKNOWN = Known()
 """Where every token must be looked at."""
 
 
-def whole_text(texts: Texts, token_id: int) -> str:
-    """Text of an ordinary token that is whole characters. Raises LookupError for any other."""
-    text = texts[token_id] if 0 <= token_id < FIRST_CONTROL_ID else None
-    if not text:
-        raise KeyError(token_id)
-    return text
+def whole_text(texts: Texts, token_id: int) -> str | None:
+    """Text of an ordinary token that is whole characters."""
+    return texts[token_id] if 0 <= token_id < FIRST_CONTROL_ID and token_id < len(texts) else None
 
 
 def reasoning_of(detokenizer: Detokenizer) -> Known:

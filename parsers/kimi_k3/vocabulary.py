@@ -62,7 +62,7 @@ _CUT_CHARS = 400_000
 _RUN_CHARS = 25_000
 # Anchored at the start of a run: without that, a run just under the limit costs its length squared.
 _LONG_RUN = re.compile(rf"(?<!\s)\s{{{_RUN_CHARS + 1},}}|(?<!\S)\S{{{_RUN_CHARS + 1},}}")
-_ARRAY_CHARS = 2_000
+_ARRAY_CHARS = 500
 """From this length on `encode_text` gives an array; below it a list is quicker to make."""
 
 
@@ -139,6 +139,8 @@ def cut(text: str) -> Iterator[str]:
 
     A run is of whitespace or of non-whitespace. The rules belong to the model: they change ids.
     """
+    if len(text) <= _RUN_CHARS:
+        return iter((text,) if text else ())
     starts = range(0, len(text), _CUT_CHARS)
     return chain.from_iterable(_cut_runs(text[start : start + _CUT_CHARS]) for start in starts)
 

@@ -66,6 +66,15 @@ class TestPrompts:
         assert len(prompt.ids) > 100_000
         assert prompt.ids_json == ",".join(map(str, prompt.ids.tolist())).encode()
 
+    def test_many_new_segments_are_whole_in_both_forms(self) -> None:
+        texts = ["", *("some words, ééé " * count for count in (1, 30, 400)), "x", "some words, ééé "]
+        segments = [Segment(text, False) for text in texts]
+        prompt = Tokenizer(TOKENIZER.vocabulary).encode_segments([OPEN, *segments, OPEN])
+        alone = [Tokenizer(TOKENIZER.vocabulary, 0).encode_segments([each]) for each in segments]
+        expected = [163587, *(token for each in alone for token in each.ids.tolist()), 163587]
+        assert prompt.ids.tolist() == expected
+        assert prompt.ids_json == ",".join(map(str, expected)).encode()
+
     def test_known_segments_are_counted(self) -> None:
         tokenizer = Tokenizer(TOKENIZER.vocabulary)
         for _ in range(3):
