@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.errors import body_of
+from gateway.api.dialects import OPENAI
 from gateway.api.head import Head
 from gateway.api.logprobs import chat_entry
-from gateway.api.sse import DONE, encode_text, frame, stream_prefix
+from gateway.api.sse import DONE, encode_text, stream_prefix
 from gateway.api.usage import Usage
 from gateway.serving.errors import RequestError
 from gateway.serving.token_watch import TokenDetail
@@ -113,7 +113,7 @@ class ChatStream:
 
     def fail(self, error: RequestError) -> bytes:
         """The rest of a stream that broke: an error frame, then [DONE]."""
-        return self.take() + frame(body_of(error)) + DONE
+        return self.take() + OPENAI.last_frames(error)
 
     def _open(self, index: int) -> _Heads:
         heads = self._heads[index] = _Heads(b'%b{"index":%d,"delta":{' % (self._prefix, index))

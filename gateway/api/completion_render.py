@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.errors import body_of
+from gateway.api.dialects import OPENAI
 from gateway.api.head import Head
 from gateway.api.logprobs import CompletionLogprobs
-from gateway.api.sse import DONE, FrameBuffer, encode_text, frame, stream_prefix
+from gateway.api.sse import DONE, FrameBuffer, encode_text, stream_prefix
 from gateway.api.usage import Usage
 from gateway.serving.errors import RequestError
 from gateway.serving.token_watch import TokenDetail
@@ -66,7 +66,7 @@ class CompletionStream(FrameBuffer):
         return self.take() + DONE
 
     def fail(self, error: RequestError) -> bytes:
-        return self.take() + frame(body_of(error)) + DONE
+        return self.take() + OPENAI.last_frames(error)
 
     def _chunk(self, index: int, text: str, end: Finish | None) -> None:
         logprobs = b"null" if self._logprobs is None else msgspec.json.encode(self._logprobs[index].take())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 from aiohttp import web
@@ -40,9 +41,11 @@ def body_of(error: RequestError) -> bytes:
     return msgspec.json.encode({"error": detail})
 
 
-def error_response(error: RequestError, request_id: str) -> web.Response:
+def error_response(
+    error: RequestError, request_id: str, body: Callable[[RequestError], bytes] = body_of
+) -> web.Response:
     return web.Response(
-        body=body_of(error),
+        body=body(error),
         status=error.status,
         headers={HEADER: request_id, **error.headers},
         content_type="application/json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -15,8 +15,8 @@ from aiohttp import web
 from gateway.api.accounting import account
 from gateway.api.batch import answer_batch
 from gateway.api.body import read_body
+from gateway.api.dialects import OPENAI, Dialect
 from gateway.api.errors import as_request_error, in_stream
-from gateway.api.fields import Field, read_fields
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
@@ -50,17 +50,24 @@ class Whole(Emitter, Protocol):
     def body(self, usage: Usage, parsers: Sequence[OutputParser]) -> bytes: ...
 
 
+class Reader(Protocol):
+    def __call__(self, body: bytes, *, strict: bool) -> Fields:
+        """The checked fields of a body. Raises RequestError."""
+        ...
+
+
 class Surface(msgspec.Struct, frozen=True, kw_only=True):
     """What sets one generating endpoint apart from another."""
 
     path: str
-    table: Mapping[str, Field]
+    read: Reader
     required: str
     """The field that holds the input."""
     id_prefix: str
     prepare: Callable[[Preparer, Fields, str, float], Awaitable[Prepared]]
     stream: Callable[[Head], Stream]
     whole: Callable[[Head], Whole]
+    dialect: Dialect = OPENAI
     split: Callable[[Fields], list[Fields]] | None = None
     """A request of several inputs to one for each."""
 
@@ -75,11 +82,11 @@ def generating(
         if services.draining:
             raise unavailable("The gateway is shutting down.", "shutting_down")
         body = await read_body(request, services.settings.body_seconds)
-        fields = read_fields(body, surface.table, strict=services.settings.strict)
+        fields = surface.read(body, strict=services.settings.strict)
         check_target(services, fields, surface.required)
         request_id = new_id(request)
         if services.fleet.only_relays(fields.values["model"]):
-            return await relay(services, request, surface.path, body, fields, request_id)
+            return await relay(services, request, surface.path, body, fields, request_id, surface.dialect)
         if fields.refusal is not None:
             raise fields.refusal
         if surface.split is not None and len(parts := surface.split(fields)) > 1:

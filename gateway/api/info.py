@@ -65,13 +65,19 @@ async def workers(request: web.Request) -> web.Response:
     return _json({"workers": [services.fleet.describe(name) for name in services.fleet.workers]})
 
 
+def context_length(services: Services, model: str) -> int:
+    """Most tokens of a prompt and its answer together."""
+    length, limit = services.fleet.context_length(model), services.settings.context_length
+    return min(length or limit, limit)
+
+
 def _model(services: Services, name: str) -> dict[str, Any]:
-    length = services.fleet.context_length(name)
-    limit = services.settings.context_length
     return {
         "id": name,
         "object": "model",
         "created": services.started,
         "owned_by": "kvgateway",
-        "max_model_len": min(length or limit, limit),
+        "root": name,
+        "parent": None,
+        "max_model_len": context_length(services, name),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.serving.token_watch import TokenDetail
@@ -16,6 +17,16 @@ def chat_entry(token: TokenDetail, alternatives: int) -> dict[str, Any]:
 
 def _entry(spelling: bytes, value: float | None) -> dict[str, Any]:
     return {"token": spelling.decode("utf-8", "replace"), "logprob": value, "bytes": list(spelling)}
+
+
+def covering(tokens: Sequence[TokenDetail], text: str) -> Sequence[TokenDetail]:
+    """The last of the tokens, as many as spell the text: markers come before what they mark."""
+    missing = len(text.encode("utf-8", "replace"))
+    first = len(tokens)
+    while missing > 0 and first > 0:
+        first -= 1
+        missing -= len(tokens[first].spelling)
+    return tokens[first:]
 
 
 class CompletionLogprobs:

@@ -10,7 +10,6 @@ import msgspec
 from aiohttp import web
 
 from gateway.api.body import read_body
-from gateway.api.fields import read_fields
 from gateway.api.generate import Surface, check_target
 from gateway.api.relay import NO_TOKENS
 from gateway.api.services import SERVICES, Services
@@ -27,7 +26,7 @@ async def explain(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     body = await read_body(request, services.settings.body_seconds)
     surface = _surface(body)
-    fields = read_fields(body, surface.table, strict=services.settings.strict)
+    fields = surface.read(body, strict=services.settings.strict)
     check_target(services, fields, surface.required)
     request_id = secrets.token_hex(12)
     model = fields.values["model"]

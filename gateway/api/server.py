@@ -8,8 +8,9 @@ from typing import Any
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gateway.api import info, route
+from gateway.api import info, route, tokens
 from gateway.api.connection import Runner
+from gateway.api.dialects import dialect_of
 from gateway.api.errors import as_request_error, error_response
 from gateway.api.generate import generating
 from gateway.api.request_id import HEADER, answered_id
@@ -68,6 +69,10 @@ def _public_app(services: Services) -> web.Application:
     app = _app(services)
     for surface in SURFACES:
         app.router.add_post(surface.path, generating(surface, services))
+    app.router.add_post("/v1/messages/count_tokens", tokens.count_tokens)
+    app.router.add_post("/v1/chat/completions/render", tokens.render)
+    app.router.add_post("/tokenize", tokens.tokenize)
+    app.router.add_post("/detokenize", tokens.detokenize)
     app.router.add_get("/v1/models", info.models)
     app.router.add_get("/v1/models/{model:.+}", info.model)
     app.router.add_get("/health", info.health)
@@ -115,7 +120,7 @@ async def _answer(
     except Exception as error:
         failure = _request_error(services, request, error)
         status = failure.status
-        return error_response(failure, answered_id(request))
+        return error_response(failure, answered_id(request), dialect_of(request.path).body)
     finally:
         services.metrics.in_flight -= 1
         if status == CLIENT_LEFT:

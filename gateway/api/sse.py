@@ -17,6 +17,11 @@ def frame(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_frame(name: str, payload: bytes) -> bytes:
+    """One event that has a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), payload)
+
+
 def stream_prefix(stream_id: str, kind: str, created: int, model: str) -> bytes:
     """Start of every event of a stream, up to and including `"choices":[`."""
     return b'data: {"id":%b,"object":%b,"created":%d,"model":%b,"choices":[' % (

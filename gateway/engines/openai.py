@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.exchange import Exchange, WholeExchange
 
@@ -19,16 +21,35 @@ class RelaySink(Protocol):
     def flush(self) -> None: ...
 
 
-class RelayCall(Exchange):
-    """A relayed stream."""
+LAST_EVENTS = frozenset(
+    ("message_stop", "response.completed", "response.incomplete", "response.failed", "error")
+)
+"""Types of the events that end a stream of events with names."""
 
-    def __init__(self, sink: RelaySink) -> None:
+
+class _Typed(msgspec.Struct):
+    type: str = ""
+
+
+def type_of(payload: bytes) -> str:
+    """The type that an event's data names; empty when it names none."""
+    try:
+        return msgspec.json.decode(payload, type=_Typed).type
+    except msgspec.DecodeError:
+        return ""
+
+
+class RelayCall(Exchange):
+    """A relayed stream; `named`: of events with names."""
+
+    def __init__(self, sink: RelaySink, *, named: bool = False) -> None:
         super().__init__()
         self._sink = sink
+        self._named = named
         self._ended = False
 
     def handle_event(self, payload: bytes) -> None:
-        self._ended = payload == b"[DONE]"
+        self._ended = payload == b"[DONE]" or (self._named and type_of(payload) in LAST_EVENTS)
         self._sink.on_event(payload)
 
     def on_read_end(self) -> None:
@@ -44,9 +65,11 @@ class OpenAiEngine:
     def __init__(self, url: str) -> None:
         self._pool = ConnectionPool(url)
 
-    async def stream(self, path: str, body: bytes, request_id: str, sink: RelaySink) -> RelayCall:
+    async def stream(
+        self, path: str, body: bytes, request_id: str, sink: RelaySink, *, named: bool = False
+    ) -> RelayCall:
         """Returns when the worker answered 200. Raises EngineError."""
-        call = RelayCall(sink)
+        call = RelayCall(sink, named=named)
         await call.open(self._pool, path, [body], _headers(request_id))
         return call
 

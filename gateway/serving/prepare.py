@@ -87,6 +87,20 @@ class Preparer:
             fields.values["echoed"] = text
         return self._prepared(fields, drafts, request_id, started, "prompt")
 
+    async def encode_chat(self, fields: Fields) -> tuple[Reading, EncodedPrompt]:
+        """A chat's prompt alone, however long it is. Raises RequestError."""
+        check_chat(fields.values, self._settings.max_messages, self._settings.max_tools)
+        draft = await self._encode_chat(self.encoding_of(fields.values["model"]), self._chat(fields.values))
+        return draft.reading, draft.prompt
+
+    async def encode_text(self, fields: Fields, text: str) -> tuple[Reading, EncodedPrompt]:
+        """The same of text that is no chat."""
+        return await self._encode_prompt(self.encoding_of(fields.values["model"]), text)
+
+    def encoding_of(self, model: str) -> Encoding:
+        """The first of those that serve the model."""
+        return self.encodings.of_pools(self._limits.pools(model))[0]
+
     def generation(self, prepared: Prepared, emitter: Callable[[], Emitter]) -> GenerationFactory:
         """Fresh parsers, counts and answer for each attempt of a prepared request."""
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -26,32 +22,6 @@ WEATHER: Any = {
         },
     },
 }
-
-
-@pytest.fixture(scope="module", name="base_url")
-def base_url_fixture() -> Iterator[str]:
-    command = [sys.executable, "-m", "gateway.cli", "demo", "--port", "0", "--topology", "agg"]
-    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert demo.stdout is not None
-    seen = ""
-    for line in demo.stdout:
-        seen += line
-        if "Ctrl-C stops everything" in line:
-            break
-    found = re.search(r"curl -s (http://\S+)/v1/", seen)
-    assert found is not None, seen
-    try:
-        yield f"{found[1]}/v1"
-    finally:
-        demo.terminate()
-        demo.wait(30)
-        demo.stdout.close()
-
-
-@pytest.fixture(name="client")
-def client_fixture(base_url: str) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=base_url, api_key="unused", max_retries=0) as client:
-        yield client
 
 
 def test_a_chat_answers_with_reasoning_content_and_usage(client: openai.OpenAI) -> None:
