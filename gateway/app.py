@@ -18,6 +18,8 @@ from gateway.config import Settings, StartupError
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
 from gateway.handoff.base import Handoffs
+from gateway.handoff.fabric import Fabric, FabricPool
+from gateway.handoff.measured import read_links
 from gateway.handoff.nixl_pull import NixlPull
 from gateway.handoff.sglang_bootstrap import SglangBootstrap
 from gateway.serving.admission import Admission
@@ -30,6 +32,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sources import fleet_metrics, router_metrics, serving_metrics, token_metrics
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import TokenizerError
+from parsers.registry import get_format
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
@@ -58,13 +61,16 @@ def build(settings: Settings) -> Services:
     metrics = Metrics()
     router = Router(settings.policy, clock=time.monotonic)
     feeds = KvFeeds(router)
-    fleet = Fleet(settings.effective_workers(), router, feeds)
+    fabric = _fabric(settings)
+    fleet = Fleet(settings.effective_workers(), router, feeds, [fabric])
     handoffs = Handoffs({"nixl_pull": NixlPull(settings.kv_lease_seconds), "bootstrap": SglangBootstrap()})
     admission = Admission(settings.queue_limit, settings.queue_seconds)
-    dispatcher = Dispatcher(router, fleet, handoffs, metrics, admission, Reaper(settings.kv_lease_seconds))
+    reaper = Reaper(settings.kv_lease_seconds)
+    dispatcher = Dispatcher(router, fleet, handoffs, metrics, admission, reaper, fabric)
     metrics.sources += [
         router_metrics(router),
         fleet_metrics(fleet, feeds),
+        fabric.metrics,
         token_metrics(encodings),
         serving_metrics(dispatcher),
     ]
@@ -72,11 +78,24 @@ def build(settings: Settings) -> Services:
         settings=settings,
         router=router,
         fleet=fleet,
+        fabric=fabric,
         preparer=Preparer(encodings, fleet, settings),
         flights=Flights(dispatcher, settings.continuation_limit),
         metrics=metrics,
         started=int(time.time()),
     )
+
+
+def _fabric(settings: Settings) -> Fabric:
+    """Raises StartupError: the measured links cannot be read."""
+    pools = {
+        pool.name: FabricPool(
+            shape=get_format(pool.model_format or settings.model_format).kv_shape,
+            required_link=pool.required_link,
+        )
+        for pool in settings.effective_pools()
+    }
+    return Fabric(pools, read_links(settings.measured_links) if settings.measured_links else {})
 
 
 async def _serve(settings: Settings) -> None:
@@ -91,6 +110,7 @@ async def _serve(settings: Settings) -> None:
         url = await _listen(stack, public, settings.host, settings.port)
         admin_url = await _listen(stack, admin, settings.admin_host, settings.admin_port)
         await services.fleet.start()
+        stack.push_async_callback(services.fabric.close)
         stack.push_async_callback(services.fleet.stop)
         # What start-up built lives as long as the process: the collector need not walk it again and again.
         gc.collect()

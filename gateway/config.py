@@ -20,6 +20,9 @@ EngineKind = Literal["auto", "vllm", "sglang", "openai"]
 ToolCallIds = Literal["random", "name_index"]
 ReasoningEfforts = Literal["portable", "strict"]
 ConstrainedBy = Literal["worker", "prompt"]
+LinkClass = Literal["mnnvl", "nvlink", "rdma", "shm", "tcp"]
+"""NVLink across nodes, NVLink inside one, network cards that read memory, memory of one host, sockets; the
+best comes first."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
@@ -82,6 +85,10 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
         ConstrainedBy | None,
         Meta(description="What keeps answers to a form; `constrained_by` above when left out"),
     ] = None
+    required_link: Annotated[
+        LinkClass | None,
+        Meta(description="Least link of a prefill/decode pair; `required_link` above when left out"),
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +123,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     policy: Annotated[
         str, Meta(description="How a worker is chosen: kv, least_loaded, power_of_two, round_robin or random")
     ] = "kv"
+    required_link: Annotated[
+        LinkClass | None,
+        Meta(description="Least link of a prefill/decode pair; better ones are only preferred if left out"),
+    ] = None
+    measured_links: Annotated[
+        NonEmpty | None, Meta(description="JSON file with links that `kvgateway fabric-probe run` measured")
+    ] = None
     kv_lease_seconds: Annotated[
         Seconds, Meta(description="Seconds that prefill workers keep a prompt's KV blocks for decode")
     ] = 30.0
@@ -167,6 +181,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 tokenizer=pool.tokenizer or self.tokenizer,
                 model_format=pool.model_format or self.model_format,
                 constrained_by=pool.constrained_by or self.constrained_by,
+                required_link=pool.required_link or self.required_link,
             )
             for pool in pools
         ]

@@ -194,6 +194,24 @@ class OutputParser(Protocol):
         ...
 
 
+class KvShape(msgspec.Struct, frozen=True):
+    """How much KV cache a prompt has, as one rank of a decode worker reads it."""
+
+    bytes_per_token: float
+    """In all attention layers together."""
+    attention_layers: int
+    state_bytes: float = 0
+    """Of the recurrent layers together, however long the prompt is."""
+    state_layers: int = 0
+
+    def bytes_of(self, tokens: int) -> float:
+        return tokens * self.bytes_per_token + self.state_bytes
+
+    def pieces_of(self, tokens: int, block_size: int) -> int:
+        """Pieces of memory, where no two blocks lie side by side."""
+        return -(-tokens // block_size) * self.attention_layers + self.state_layers
+
+
 class ModelFormat(Protocol):
     """One model family's text protocol."""
 
@@ -202,6 +220,11 @@ class ModelFormat(Protocol):
     """Formats of one family read the same vocabulary files."""
     stop_token_ids: Sequence[int]
     """Ids that end a generation; a worker is told so when it has no tokenizer of its own."""
+
+    @property
+    def kv_shape(self) -> KvShape | None:
+        """None where it depends on the model that is served."""
+        ...
 
     def encode(self, chat: Chat) -> EncodedChat:
         """The prompt of a chat.

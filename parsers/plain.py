@@ -17,6 +17,7 @@ from parsers.base import (
     Finish,
     FinishedCall,
     FormatError,
+    KvShape,
     OutputEvent,
     OutputOptions,
     Segment,
@@ -32,6 +33,7 @@ class PlainFormat:
 
     name = "plain"
     family = "plain"
+    kv_shape: KvShape | None = None
 
     def __init__(self, stop_token_ids: Sequence[int] = ()) -> None:
         """`stop_token_ids` end an answer and are not shown; give another family's to read its completions."""

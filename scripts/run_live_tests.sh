@@ -2,8 +2,8 @@
 # The tests against a real engine. Exit status 100: there are none, or there is no engine to be had here.
 #
 # usage: scripts/run_live_tests.sh [PYTEST OPTION...]
-# Runs one after the other, for each has the machine to itself: two aggregated workers, the pair, and the worker
-# that has a tokenizer.
+# Runs one after the other, for each has the machine to itself: two aggregated workers, the pair, the worker that
+# has a tokenizer, and SGLang's workers.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,8 @@ if [[ -x scripts/live_setup.sh ]]; then
 fi
 
 result=100
-for run in "tests/live --ignore tests/live/pair --ignore tests/live/k3" tests/live/pair tests/live/k3; do
+for run in "tests/live --ignore tests/live/pair --ignore tests/live/k3 --ignore tests/live/sglang" \
+    tests/live/pair tests/live/k3 tests/live/sglang; do
     # shellcheck disable=SC2086 # a path and an option
     uv run pytest $run -rs --durations=10 "$@"
     status=$?

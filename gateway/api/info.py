@@ -60,9 +60,10 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 async def workers(request: web.Request) -> web.Response:
-    """Admin: every configured worker, what probing found and how its KV feeds are."""
+    """Admin: every configured worker, what probing found, how its KV feeds are, and the pairs."""
     services = request.app[SERVICES]
-    return _json({"workers": [services.fleet.describe(name) for name in services.fleet.workers]})
+    described = [services.fleet.describe(name) for name in services.fleet.workers]
+    return _json({"workers": described, "pairs": services.fabric.describe()})
 
 
 def context_length(services: Services, model: str) -> int:

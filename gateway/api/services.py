@@ -8,6 +8,7 @@ from aiohttp import web
 
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
+from gateway.handoff.fabric import Fabric
 from gateway.serving.flight import Flights
 from gateway.serving.prepare import Preparer
 from gateway.telemetry.metrics import Metrics
@@ -21,6 +22,7 @@ class Services:
     settings: Settings
     router: Router
     fleet: Fleet
+    fabric: Fabric
     preparer: Preparer
     flights: Flights
     metrics: Metrics

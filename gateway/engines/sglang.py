@@ -55,6 +55,8 @@ class _Reason(msgspec.Struct, gc=False):
     type: str
     matched: int | str | None = None
     message: str | None = None
+    status_code: int | None = None
+    """Of a request that is refused by being aborted."""
 
 
 class _Logprob(msgspec.Struct, array_like=True, gc=False):
@@ -133,9 +135,9 @@ class SglangCall(Exchange):
 
     def _finish(self, sink: TokenSink, index: int, reason: _Reason) -> None:
         if reason.type == "abort":
-            raise EngineError(
-                f"the worker aborted the request: {clean(reason.message or '')}", retryable=True
-            )
+            code = reason.status_code
+            message = f"the worker aborted the request: {clean(reason.message or '')}"
+            raise EngineError(message, status=code, retryable=code is None or code >= 500)
         self._finished = True
         sink.on_finish(index, reason.type, reason.matched)
         sink.on_usage(

@@ -16,7 +16,8 @@ from gateway.engines.openai import OpenAiEngine
 from gateway.engines.parameters import absent_from
 from gateway.engines.sglang import SglangEngine
 from gateway.engines.vllm import Endpoint, VllmEngine
-from gateway.fleet.probe import ProbeError, healthy, life, probe
+from gateway.fleet.probe import ProbeError, healthy, look_at, probe
+from gateway.fleet.vitals import Vitals
 from gateway.fleet.worker import Engine, Profile, Worker, WorkerState
 from router.messages import WorkerInfo
 from router.selector import Router
@@ -44,13 +45,34 @@ class Feeds(Protocol):
         ...
 
 
+class Watcher(Protocol):
+    """Who is told of what becomes of workers."""
+
+    def joined(self, worker: Worker) -> None:
+        """It is ready, with a profile."""
+        ...
+
+    def left(self, worker: Worker) -> None: ...
+
+    def looked(self, worker: Worker, vitals: Vitals) -> None:
+        """Its metrics were read."""
+        ...
+
+
 class Fleet:
     """Keeps every configured worker's state true; one task a worker."""
 
-    def __init__(self, settings: Sequence[WorkerSettings], router: Router, feeds: Feeds) -> None:
+    def __init__(
+        self,
+        settings: Sequence[WorkerSettings],
+        router: Router,
+        feeds: Feeds,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
         self.workers = {worker.name: worker for worker in map(Worker, settings)}
         self._router = router
         self._feeds = feeds
+        self._watchers = watchers
         self._wake = {name: asyncio.Event() for name in self.workers}
         self._renewed: set[str] = set()
         """Workers whose answers come from another start than the one that was probed."""
@@ -197,6 +219,8 @@ class Fleet:
                 pool=worker.settings.pool,
             )
         )
+        for watcher in self._watchers:
+            watcher.joined(worker)
         await self._feeds.start(worker)
         logger.info(
             "worker %s is ready: %s, models %s, %d KV event sources",
@@ -229,8 +253,14 @@ class Fleet:
         assert worker.profile is not None
         if worker.name in self._renewed:
             return True
-        now = await life(self._session, worker.settings, worker.profile)
-        return None not in (now, worker.profile.life) and now != worker.profile.life
+        look = await look_at(self._session, worker.settings, worker.profile)
+        known = worker.profile.life
+        if look.life is not None and known is not None and look.life != known:
+            return True
+        if look.vitals is not None:
+            for watcher in self._watchers:
+                watcher.looked(worker, look.vitals)
+        return False
 
     def _renew(self, name: str) -> None:
         self._renewed.add(name)
@@ -243,6 +273,8 @@ class Fleet:
         logger.warning("worker %s is down: %s", worker.name, reason)
         worker.state, worker.reason = WorkerState.DOWN, reason
         self._router.remove_worker(worker.name)
+        for watcher in self._watchers:
+            watcher.left(worker)
         await self._feeds.stop(worker)
         engine, worker.engine = worker.engine, None
         if engine is not None:

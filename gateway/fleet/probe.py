@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
@@ -15,7 +15,7 @@ from gateway.fleet.worker import KvSource, Profile
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
 SGLANG_ROLES: dict[str, Role] = {"prefill": "prefill", "decode": "decode"}
-LAYOUT = ("kv_cache_dtype", "disaggregation_transfer_backend", "tp_size", "dcp_size")
+LAYOUT = ("kv_cache_dtype", "disaggregation_transfer_backend")
 """SGLang settings that a prefill and a decode worker are compared by, beside version and page size."""
 SPECULATION = ("speculative_algorithm", "speculative_draft_model_path", "speculative_num_draft_tokens")
 
@@ -113,18 +113,26 @@ async def vitals(session: aiohttp.ClientSession, settings: WorkerSettings) -> Vi
         return None
 
 
-async def life(session: aiohttp.ClientSession, settings: WorkerSettings, profile: Profile) -> str | None:
-    """What tells this start of a worker from others, as in its profile; None when it does not say now."""
+class Look(NamedTuple):
+    """A worker that is being watched."""
+
+    life: str | None = None
+    """What tells this start of it from others, as in its profile; None when it does not say."""
+    vitals: Vitals | None = None
+
+
+async def look_at(session: aiohttp.ClientSession, settings: WorkerSettings, profile: Profile) -> Look:
+    """Ask what may have changed; never fails."""
     if profile.engine == "vllm":
         read = await vitals(session, settings)
-        return str(read.started) if read is not None and read.started is not None else None
+        return Look(None if read is None or read.started is None else str(read.started), read)
     if profile.engine == "sglang":
         try:
             info = await _get(session, f"{settings.url.rstrip('/')}/server_info", _SglangInfo)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
-        return _sglang_life(info) if info is not None else None
-    return None
+            return Look()
+        return Look(_sglang_life(info) if info is not None else None)
+    return Look()
 
 
 def _sglang_life(info: _SglangInfo) -> str:

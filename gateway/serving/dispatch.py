@@ -10,6 +10,7 @@ from typing import Protocol
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.handoff.base import Handoff, HandoffError, decode_request
+from gateway.handoff.fabric import Fabric
 from gateway.serving.admission import Admission, Turn
 from gateway.serving.failures import Cause, Leg, Stage, Trail, cause_of
 from gateway.serving.generation import Generation, Observer
@@ -63,11 +64,13 @@ class Dispatcher:
         metrics: Metrics,
         admission: Admission,
         reaper: Reaper,
+        fabric: Fabric | None = None,
     ) -> None:
+        """Without a `fabric`, any prefill worker goes with any decode worker of its pool, and none is far."""
         self.admission = admission
         self.reaper = reaper
         self.metrics = metrics
-        self._places = Places(router, metrics, self._closed)
+        self._places = Places(router, metrics, self._closed, fabric or Fabric({}))
         self._engines = engines
         self._handoff = handoff
         self._attempts: set[InFlight] = set()

@@ -39,6 +39,8 @@ class InFlight:
         """The prefill worker keeps blocks for this attempt, until the answer begins."""
         self.leg_failure: EngineError | None = None
         """Of a prefill leg that ran beside decode."""
+        self.on_handed_over: Callable[[float], None] | None = None
+        """Told the seconds from prefill's answer to the first token."""
         self.prefill_cached: int | None = None
         self._router = router
         self._metrics = metrics
@@ -236,6 +238,8 @@ class InFlight:
         if self.prefill is not None and self._leg is None:
             self.pinned = False
             self._metrics.handoff.observe(now - self._prefill_at)
+            if self.on_handed_over is not None:
+                self.on_handed_over(now - self._prefill_at)
         self._router.first_token(FirstToken(self.placement.reservation))
 
     def on_output(self) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 
 import msgspec
 
+from gateway.handoff.fabric import Fabric
 from gateway.serving.errors import bad_request
 from gateway.serving.failures import Trail
 from gateway.serving.inflight import InFlight
@@ -20,8 +22,9 @@ OnClosed = Callable[[InFlight], None]
 class Places:
     """Asks the router. Decode is never without a prefill place beside it, and nothing waits in an engine."""
 
-    def __init__(self, router: Router, metrics: Metrics, on_closed: OnClosed) -> None:
+    def __init__(self, router: Router, metrics: Metrics, on_closed: OnClosed, fabric: Fabric) -> None:
         self._router = router
+        self._fabric = fabric
         self._metrics = metrics
         self._on_closed = on_closed
 
@@ -31,7 +34,7 @@ class Places:
 
     def reserve(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         """An attempt with its places. Raises FullError, NoWorkerError, RequestError."""
-        out = trail.excluded | trail.avoided
+        out = trail.excluded | trail.avoided | self._fabric.unpaired
         pair = self._router.prefers_pair(route_request(job, "aggregated", out))
         # Each choice would use the KV handle, which is good for one.
         ways = (
@@ -55,11 +58,15 @@ class Places:
     def _pair(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         decode = self._route(job, "decode", trail)
         try:
-            prefill = self._route(job, "prefill", trail, decode.pool)
+            prefill = self._route(job, "prefill", trail, decode.pool, decode.target.worker)
         except BaseException:
             self._router.release(Release(decode.reservation))
             raise
-        return self._attempt(decode, prefill, started)
+        attempt = self._attempt(decode, prefill, started)
+        tokens = len(job.of_pool(decode.pool).prompt.ids)
+        legs = prefill.target.worker, decode.target.worker
+        attempt.on_handed_over = partial(self._fabric.handed_over, *legs, tokens)
+        return attempt
 
     def _attempt(self, placement: Placement, prefill: Placement | None, started: float | None) -> InFlight:
         return InFlight(self._router, placement, prefill, self._metrics, started, self._on_closed)
@@ -68,24 +75,44 @@ class Places:
         """A place for a decode leg alone. Raises NoWorkerError."""
         return self._attempt(self._route(job, "decode", trail, pool), None, None)
 
-    def _route(self, job: Job, role: Role, trail: Trail, pool: str | None = None) -> Placement:
-        """Avoided workers are taken where there is no other."""
-        out = trail.excluded | trail.avoided
+    def _route(
+        self, job: Job, role: Role, trail: Trail, pool: str | None = None, decode: str = ""
+    ) -> Placement:
+        """Avoided workers are taken where there is no other. `decode` is the other worker of a pair."""
+        unfit, seconds = self._fit(job, role, pool, decode)
+        excluded = trail.excluded | unfit
+        out = excluded | trail.avoided
         try:
-            return self._router.route(_request(job, role, out, pool))
+            return self._router.route(_request(job, role, out, pool, seconds))
         except NoWorkerError:
-            if out == trail.excluded:
+            if out == excluded:
                 raise
-            return self._router.route(_request(job, role, trail.excluded, pool))
+            return self._router.route(_request(job, role, excluded, pool, seconds))
+
+    def _fit(
+        self, job: Job, role: Role, pool: str | None, decode: str
+    ) -> tuple[frozenset[str], Mapping[str, float]]:
+        """Workers that cannot be half of the pair; how long the KV cache is on its way to or from others."""
+        if role == "aggregated":
+            return frozenset(), {}
+        tokens = len((job.of_pool(pool) if pool is not None else job).prompt.ids)
+        if role == "decode":
+            return self._fabric.unpaired, self._fabric.to_decode(tokens)
+        return self._fabric.from_prefill(decode, tokens)
 
 
-def _request(job: Job, role: Role, out: frozenset[str], pool: str | None) -> RouteRequest:
+def _request(
+    job: Job, role: Role, out: frozenset[str], pool: str | None, seconds: Mapping[str, float]
+) -> RouteRequest:
     request = route_request(job, role, out, at_once=True)
+    if seconds:
+        request = msgspec.structs.replace(request, transfer_seconds=seconds)
     if pool is None:
         return request
     # A KV cache never leaves its pool: its prompt is in the encoding of that one.
     own = route_request(job.of_pool(pool), role, out, at_once=True)
-    return msgspec.structs.replace(own, pools=frozenset({pool}), variants=())
+    only = frozenset({pool})
+    return msgspec.structs.replace(own, pools=only, variants=(), transfer_seconds=seconds)
 
 
 def route_request(job: Job, role: Role, out: frozenset[str], *, at_once: bool = False) -> RouteRequest:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parsers.base import Chat, Detokenizer, EncodedChat, OutputOptions
+from parsers.base import Chat, Detokenizer, EncodedChat, KvShape, OutputOptions
 from parsers.kimi_k3.encoding import encode_chat
 from parsers.kimi_k3.markers import STOP_IDS
 from parsers.kimi_k3.parser import KimiK3Parser
 from parsers.kimi_k3.tool_history import Revision
 from parsers.kimi_k3.vocabulary import KimiK3Vocabulary, small_ranks
 
+ATTENTION_LAYERS, STATE_LAYERS = 24, 69
+LATENT_BYTES = 512 + 64
+"""Of a token in one attention layer: the compressed keys and values, and the rotary part, in fp8."""
+STATE_BYTES = 32 * 128 * 128 * 2
+"""Of one recurrent layer; heads and sizes are those of the family's smaller models."""
+KV_SHAPE = KvShape(
+    ATTENTION_LAYERS * LATENT_BYTES, ATTENTION_LAYERS, STATE_LAYERS * STATE_BYTES, STATE_LAYERS
+)
+
 
 class KimiK3Format:
     """Implements `parsers.base.ModelFormat` for one revision of the prompt encoding."""
 
     family = "kimi_k3"
+    kv_shape = KV_SHAPE
     stop_token_ids: Sequence[int] = STOP_IDS
 
     def __init__(self, name: str = "kimi_k3", revision: Revision = "b") -> None:

@@ -57,6 +57,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("tokenizer", '"/a"', "null", "/c", ("/a", "null", "/c")),
     ("context_length", "1", "2", "3", (1, 2, 3)),
     ("policy", '"kv"', "random", "round_robin", ("kv", "random", "round_robin")),
+    ("required_link", '"rdma"', "tcp", "mnnvl", ("rdma", "tcp", "mnnvl")),
+    ("measured_links", '"/a"', "/b", "/c", ("/a", "/b", "/c")),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("queue_limit", "0", "2", "3", (0, 2, 3)),
     ("queue_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),

@@ -147,6 +147,13 @@ async def test_a_refusal_inside_a_stream_is_one_as_well() -> None:
     assert (caught.value.status, caught.value.retryable) == (400, False)
 
 
+async def test_a_refusal_that_comes_as_an_abort_is_one_as_well() -> None:
+    refused = {"type": "abort", "message": "no grammar", "status_code": 400}
+    with pytest.raises(EngineError, match="no grammar") as caught:
+        await generate(stream(said([], 0, reason=refused)), Sink())
+    assert (caught.value.status, caught.value.retryable) == (400, False)
+
+
 @pytest.mark.parametrize(
     "answer",
     [

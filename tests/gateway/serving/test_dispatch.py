@@ -12,6 +12,7 @@ import pytest
 from gateway.engines.base import EngineError
 from gateway.engines.vllm import VllmEngine
 from gateway.handoff.base import Handoff
+from gateway.handoff.fabric import Fabric, FabricPool
 from gateway.handoff.nixl_pull import NixlPull
 from gateway.serving.admission import Admission
 from gateway.serving.dispatch import Dispatcher
@@ -21,7 +22,7 @@ from gateway.serving.job import Job
 from gateway.serving.reaper import Reaper
 from gateway.telemetry.metrics import Metrics
 from gateway.tokens.prompts import EncodedPrompt
-from parsers.base import ContentDelta, Finish, OutputEvent
+from parsers.base import ContentDelta, Finish, KvShape, OutputEvent
 from router.messages import NoWorkerError, Release, RouteRequest, WorkerInfo
 from router.selector import Router
 from tests.gateway.raw_worker import (
@@ -85,12 +86,14 @@ class Bench:
         self.failures: list[str] = []
         self.texts: list[Text] = []
         self.reaper = Reaper(lease_seconds)
-        self.flights = self.flights_with(NixlPull(30))
+        self.fabric = Fabric({"": FabricPool(shape=KvShape(1000.0, 2))})
+        self.handoff: Handoff = NixlPull(30)
+        self.flights = self.flights_with(self.handoff)
         self._make_the_first_worker_next()
 
     def flights_with(self, handoff: Handoff) -> Flights:
         admission = Admission(10, 5.0)
-        dispatcher = Dispatcher(self.router, self, handoff, self.metrics, admission, self.reaper)
+        dispatcher = Dispatcher(self.router, self, handoff, self.metrics, admission, self.reaper, self.fabric)
         return Flights(dispatcher, continuations=1)
 
     def _make_the_first_worker_next(self) -> None:

@@ -37,6 +37,7 @@ class ToyFormat:
 
     name = "toy"
     family = "toy"
+    kv_shape = None
     stop_token_ids: Sequence[int] = (END,)
 
     def encode(self, chat: Chat) -> EncodedChat:

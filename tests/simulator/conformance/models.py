@@ -99,6 +99,7 @@ class ImFormat:
     """`<|im_start|>role`, newline, text, `<|im_end|>`, newline; no markup in outputs."""
 
     name = family = "im"
+    kv_shape = None
     stop_token_ids: Sequence[int] = (2,)
 
     def encode(self, chat: Chat) -> EncodedChat:
@@ -122,6 +123,7 @@ class SmallKimiFormat:
     """K3's markup with other ids and a template of a few lines."""
 
     name = family = "small_kimi"
+    kv_shape = None
 
     def __init__(self, ids: Sequence[int], *, tools_first: bool) -> None:
         """`ids` of open, close, sep and the end of a message."""
