@@ -101,7 +101,10 @@ async def test_it_starts_and_is_live_without_a_worker_and_ends_at_once() -> None
     async with serving() as gateway, aiohttp.ClientSession() as session:
         statuses = [(await session.get(gateway.url + path)).status for path in ("/live", "/health", "/ready")]
         assert statuses == [200, 200, 503]
-        assert (await (await session.get(gateway.admin_url + "/workers")).json()) == {"workers": []}
+        assert (await (await session.get(gateway.admin_url + "/workers")).json()) == {
+            "workers": [],
+            "pairs": [],
+        }
         gateway.process.send_signal(signal.SIGTERM)
         assert await gateway.ended() == 0
 
