@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from struct import iter_unpack
 
 import numpy as np
 import xxhash
@@ -36,15 +37,14 @@ def extend_hashes(
     """
     digest = xxhash.xxh3_64_intdigest
     stride = block_size * _TOKEN_BYTES
-    hashes: list[int] = []
-    add = hashes.append
-    for start in range(0, len(token_bytes) - stride + 1, stride):
-        block = token_bytes[start : start + stride]
-        if extras is not None and (extra := extras.get(start // stride)) is not None:
-            block += extra
-        parent = digest(block, parent)
-        add(parent)
-    return hashes
+    whole = len(token_bytes) - len(token_bytes) % stride
+    blocks = iter_unpack(f"{stride}s", memoryview(token_bytes)[:whole])
+    if extras is None:
+        return [parent := digest(block, parent) for (block,) in blocks]
+    return [
+        parent := digest(block + extras.get(position, b""), parent)
+        for position, (block,) in enumerate(blocks)
+    ]
 
 
 class PrefixHasher:

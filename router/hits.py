@@ -12,6 +12,9 @@ from router.holdings import Table
 
 Depth = tuple[int, int]
 
+_READ_SINGLY = 64
+"""Blocks at a prompt's start that are looked up one by one: bisecting so few costs more."""
+
 
 class Chain(Protocol):
     """A prompt's hashes, computed as far as they are asked for."""
@@ -24,11 +27,16 @@ class Chain(Protocol):
 
 
 def contiguous(chain: Chain, table: Table, mask: int) -> list[Depth]:
-    """Every block from the start. Hashes at most twice as deep as the deepest source of `mask` goes."""
+    """Every block from the start: O(distinct depths x log blocks) probes of the table.
+
+    Hashes at most twice as deep as the deepest source of `mask` goes. Engines free a prompt's blocks from its
+    end, so who holds a block holds those before it; a hole, which only lost events can leave, is seen in the
+    first blocks and wherever else a probe falls.
+    """
     found: list[Depth] = []
     holders = table.get
     depth = 0
-    while mask and chain.grow():
+    while mask and depth < _READ_SINGLY and chain.grow():
         hashes = chain.hashes
         for position in range(depth, len(hashes)):
             still = mask & holders(hashes[position], 0)
@@ -39,10 +47,36 @@ def contiguous(chain: Chain, table: Table, mask: int) -> list[Depth]:
                 if not mask:
                     break
         depth = len(hashes)
+    while mask and chain.grow():
+        hashes = chain.hashes
+        still = mask & holders(hashes[-1], 0)
+        if still != mask:
+            _stops(hashes, table, (depth, len(hashes)), mask ^ still, found)
+            mask = still
+        depth = len(hashes)
     if mask and depth:
         found.append((depth, mask))
-    found.reverse()
+    found.sort(reverse=True)
     return found
+
+
+def _stops(hashes: list[int], table: Table, between: tuple[int, int], mask: int, found: list[Depth]) -> None:
+    """Where sources that hold the block at the first depth, and not that at the second, stop holding."""
+    holders = table.get
+    stack = [(*between, mask)]
+    while stack:
+        low, high, members = stack.pop()
+        while high - low > 1:
+            middle = (low + high) >> 1
+            still = members & holders(hashes[middle - 1], 0)
+            if still == members:
+                low = middle
+            else:
+                if still:
+                    stack.append((middle, high, still))
+                    members ^= still
+                high = middle
+        found.append((low, members))
 
 
 def ending_in_run(hashes: list[int], depths: list[Depth], table: Table, span: int) -> list[Depth]:

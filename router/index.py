@@ -198,7 +198,7 @@ class PrefixIndex:
         return 1 << (self._bits - 1)
 
     def _adopt(self, source: Source) -> None:
-        self._owners[source.bit] = source
+        self._lookup.own(source)
         self._follow(source)
         self._except(source)
 
@@ -212,7 +212,7 @@ class PrefixIndex:
 
     def _retire(self, source: Source) -> None:
         bit = source.bit
-        del self._owners[bit]
+        self._lookup.disown(source)
         if source.engine is not None:
             unset(self._engines, source.engine, bit)
         for block_size in source.sizes:

@@ -1,13 +1,14 @@
 """Lookups: how much of a prompt each source holds, by the rule that the source follows.
 
-A lookup walks a prompt's chain and ANDs the masks of the tables; it stops, and stops hashing, where the last
-worker drops out, so holes in a worker's chain are honoured exactly. `index` fills the tables.
+A lookup gallops down a prompt's chain and ANDs the masks of the tables; it stops, and stops hashing, where
+the last worker drops out. `index` fills the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from typing import NamedTuple, cast
 
 from router.evidence import HitRule, Predictions
 from router.hashing import HashMemo, PrefixChain, PrefixHasher
@@ -15,6 +16,10 @@ from router.hits import Chain, Depth, contiguous, ending_in_part, ending_in_run,
 from router.holdings import ATTENTION, Demand, EngineBlocks, Rule, Source, Table
 from router.messages import TokenIds
 from router.recipes import BlockChain, EngineChain
+
+_FEW = 12
+"""Sources up to which a mask is taken apart bit by bit."""
+_BITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class Match:
@@ -64,6 +69,8 @@ class Lookup:
         self.tables: dict[Demand, Table] = {ATTENTION: self.attention}
         self.owners: dict[int, Source] = {}
         """Source by bit, of lives that go on."""
+        self._seats: list[Source | None] = []
+        """The same by the bit's number; None for a bit that nobody has."""
         self.sizes: dict[int, int] = {}
         """Block size -> mask of the sources that have announced it."""
         self.engines: dict[EngineBlocks, int] = {}
@@ -75,6 +82,18 @@ class Lookup:
         self.exceptions: dict[HitRule, int] = {}
         """Hit rule -> mask of the sources that follow it instead of their announced states."""
 
+    def own(self, source: Source) -> None:
+        """A life begins."""
+        self.owners[source.bit] = source
+        number = source.bit.bit_length() - 1
+        self._seats += [None] * (number + 1 - len(self._seats))
+        self._seats[number] = source
+
+    def disown(self, source: Source) -> None:
+        """It ends."""
+        del self.owners[source.bit]
+        self._seats[source.bit.bit_length() - 1] = None
+
     def match(
         self,
         tokens: TokenIds,
@@ -84,7 +103,6 @@ class Lookup:
     ) -> Match:
         """What each source holds of a prompt, at most the whole blocks of all tokens but the last."""
         match = Match(self)
-        found = match.usable
         root = self._hasher.root(cache_salt, lora)
         for block_size, mask in self.sizes.items():
             limit = (len(tokens) - 1) // block_size
@@ -96,13 +114,15 @@ class Lookup:
         if self.engines and lora is None:
             match.walks += self._engine_walks(tokens, cache_salt, memo)
         for walk in match.walks:
-            for usable, members in self._usable(walk):
-                for source in self._members(members):
-                    if usable > found.get(source, 0):
-                        found[source] = usable
+            found = self._usable_by_source(walk)
+            if match.usable:  # a source with blocks of several sizes is in several walks
+                for source in found.keys() & match.usable.keys():
+                    found[source] = max(found[source], match.usable[source])
+                found = match.usable | found
+            match.usable = found
         for source in self._members(self.exceptions.get(HitRule.DISCOUNT, 0)):
-            if source in found:
-                found[source] = int(found[source] * source.discount)
+            if source in match.usable:
+                match.usable[source] = int(match.usable[source] * source.discount)
         return match
 
     def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[_Walk]:
@@ -134,6 +154,18 @@ class Lookup:
             attention[0][0],
             by_ends[0][0] if by_ends else 0,
         )
+
+    def _usable_by_source(self, walk: _Walk) -> dict[Source, int]:
+        found: dict[Source, int] = {}
+        for usable, mask in self._usable(walk):
+            members = dict.fromkeys(self._members(mask), usable)
+            # A walk names each source once: the few go to the many, whichever came first.
+            if len(found) > len(members):
+                found |= members
+            else:
+                members |= found
+                found = members
+        return found
 
     def _usable(self, walk: _Walk) -> list[Depth]:
         """Tokens by the rule that each source follows."""
@@ -171,7 +203,12 @@ class Lookup:
             depths = satisfying_all(walk.chain.hashes, depths, classes)
         return _in_tokens(depths, walk.block_size)
 
-    def _members(self, mask: int) -> Iterator[Source]:
+    def _members(self, mask: int) -> Iterable[Source]:
+        if mask.bit_count() <= _FEW:
+            return self._few(mask)
+        return compress(cast(list[Source], self._seats), bin(mask)[:1:-1].encode().translate(_BITS))
+
+    def _few(self, mask: int) -> Iterator[Source]:
         while mask:
             low = mask & -mask
             mask ^= low

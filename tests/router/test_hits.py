@@ -62,6 +62,54 @@ def test_contiguous_hashes_no_deeper_than_twice_the_deepest() -> None:
     assert len(chain.hashes) <= 200
 
 
+class CountingTable(Table):
+    probes = 0
+
+    def get(self, prefix: int, default: int = 0) -> int:  # type: ignore[override]
+        self.probes += 1
+        return super().get(prefix, default)
+
+
+DEEP = PrefixChain(tokens(range(2000)), 1, 5)
+while DEEP.grow():
+    pass
+
+
+def nested(depths: list[int]) -> CountingTable:
+    """What sources hold that hold every block down to their depths."""
+    held = CountingTable()
+    for source, depth in enumerate(depths):
+        for prefix in DEEP.hashes[:depth]:
+            held[prefix] = held.get(prefix) | 1 << source
+    held.probes = 0
+    return held
+
+
+@given(st.lists(st.integers(0, 2000), max_size=6))
+def test_contiguous_over_many_blocks(depths: list[int]) -> None:
+    chain = PrefixChain(tokens(range(2000)), 1, 5)
+    assert contiguous(chain, nested(depths), 2 ** len(depths) - 1) == as_depths(depths)
+
+
+def test_contiguous_probes_few_of_many_blocks() -> None:
+    for depths in ([2000] * 4, [300, 700, 1100, 1999]):
+        held = nested(depths)
+        chain = PrefixChain(tokens(range(2000)), 1, 5)
+        assert contiguous(chain, held, 15) == as_depths(depths)
+        assert held.probes < 64 + 5 + 4 * 11
+
+
+def test_a_hole_is_seen_at_the_start_and_where_a_stride_ends() -> None:
+    for hole in (0, 40, 63, 127, 511):
+        held = nested([2000, 2000])
+        held[DEEP.hashes[hole]] = 1
+        chain = PrefixChain(tokens(range(2000)), 1, 5)
+        found = dict(contiguous(chain, held, 3))
+        assert found.pop(2000) == 1
+        assert sum(found.values()) == (2 if hole else 0)
+        assert all(depth <= hole for depth in found)
+
+
 @given(st.one_of(masks, often), depth_lists, st.integers(1, 6))
 def test_ending_in_run(held: list[int], depths: list[int], span: int) -> None:
     expected = [

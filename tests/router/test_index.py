@@ -295,3 +295,18 @@ def test_few_orphans_are_kept(fixture: Fixture) -> None:
         fixture.feed("a", stored([number], ids, parent=1000 + number, block_size=len(ids)))
     assert list(fixture.sources["a"].pending) == [1003, 1004]
     assert fixture.sources["a"].pending_bytes == 4 * 2 * len(ids)
+
+
+def test_many_sources_and_those_that_left() -> None:
+    """Of a hot prefix that is held by more sources than are looked at one by one."""
+    index = PrefixIndex(PrefixHasher(9))
+    sources = [index.open(WorkerKey("w", rank)) for rank in range(100)]
+    for rank, source in enumerate(sources):
+        depth = 40 if rank % 30 == 0 else 20
+        index.apply(source, [stored(range(1, depth + 1), range(2 * depth))])
+    for rank in (2, 30, 99):
+        index.close(sources[rank])
+    gone = {2, 30, 99}
+    expected = {s: 80 if r % 30 == 0 else 40 for r, s in enumerate(sources) if r not in gone}
+    assert index.find(tokens(range(100))) == expected
+    assert index.find(tokens(range(30))) == dict.fromkeys(expected, 28)
