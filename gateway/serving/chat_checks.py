@@ -57,6 +57,9 @@ def _dynamic_name(tool: Any, path: str) -> str:
     if not isinstance(name, str) or not _DYNAMIC_NAME.fullmatch(name):
         at = f"{path}.function.name"
         raise bad_request(f"`{at}` must be a name of at most 256 characters.", at)
+    if not isinstance(function.get("parameters"), Mapping | None):
+        at = f"{path}.function.parameters"
+        raise bad_request(f"`{at}` must be a JSON schema, which is an object.", at)
     return name
 
 

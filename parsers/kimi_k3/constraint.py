@@ -46,8 +46,10 @@ from parsers.structural_tag import (
 ANY_TEXT = any_tokens(sorted({*STOP_IDS, END_OF_MSG_ID, OPEN_ID, CLOSE_ID, SEP_ID}))
 
 
-def constraint_of(chat: Chat, tools: Sequence[Any], *, thinking: bool, partial: bool) -> Constraint | None:
-    """`tools` are all that the chat declares; `thinking` says that the prompt ends inside the reasoning.
+def constraint_of(
+    chat: Chat, tools: Mapping[str, Any], *, thinking: bool, partial: bool
+) -> Constraint | None:
+    """`tools` are all that the chat declares, by place; `thinking` says that the prompt ends in reasoning.
 
     Raises FormatError, with the field's name, for what cannot be enforced.
     """
@@ -88,9 +90,9 @@ class _Calls(NamedTuple):
     several: bool = True
 
 
-def _calls(chat: Chat, declared: Sequence[Any]) -> _Calls:
+def _calls(chat: Chat, declared: Mapping[str, Any]) -> _Calls:
     choice = chat.tool_choice
-    tools = [_read_tool(tool, place, len(chat.tools or ())) for place, tool in enumerate(declared)]
+    tools = [_read_tool(tool, path) for path, tool in declared.items()]
     tools = [tool for tool in tools if tool.name]
     if not tools or choice == "none":
         return _Calls(())
@@ -111,16 +113,15 @@ def _named(choice: Mapping[str, Any]) -> str:
     return name
 
 
-def _read_tool(tool: Any, place: int, own: int) -> _Tool:
+def _read_tool(tool: Any, path: str) -> _Tool:
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     function = function if isinstance(function, Mapping) else {}
     name = function.get("name")
-    path = f"tools[{place}].function.parameters" if place < own else "messages.tools"
     return _Tool(
         name if isinstance(name, str) else "",
         function.get("strict") is True,
         function.get("parameters"),
-        path,
+        f"{path}.function.parameters",
     )
 
 

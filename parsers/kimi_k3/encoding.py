@@ -101,7 +101,7 @@ class _Encoder:
         self._revision = revision
         self._prompt = Prompt()
         self._thinking: Thinking = resolve_thinking(chat)
-        self._tools: list[Any] = list(chat.tools or ())
+        self._tools: dict[str, Any] = _numbered("tools", chat.tools or ())
         self._calls: list[Call] = []
         """Of the last assistant message: what tool results answer."""
         self._results_seen = 0
@@ -158,7 +158,7 @@ class _Encoder:
         """A system or a user message."""
         if role == "system" and message.get("tools"):
             self._note("tool-declare", _MORE_TOOLS + _fenced(message["tools"]))
-            self._tools += _own_tools(message)
+            self._tools |= _numbered(f"messages[{place}].tools", _own_tools(message))
             return
         self._open_message(role, message)
         self._content(place, message)
@@ -284,7 +284,7 @@ class _Encoder:
             self._prompt.pieces,
             thinking,
             uncounted,
-            tools=self._tools or None,
+            tools=list(self._tools.values()) or None,
             constraint=constraint,
             unsized_images=self._unsized_images,
         )
@@ -302,6 +302,11 @@ class _Encoder:
             self._prompt.fixed(_THINK_TO_RESPONSE)
         self._content(place, message)
         return False
+
+
+def _numbered(path: str, tools: Sequence[Any]) -> dict[str, Any]:
+    """Tools by their place in the request."""
+    return {f"{path}[{place}]": tool for place, tool in enumerate(tools)}
 
 
 def _own_tools(message: Message) -> Sequence[Any]:

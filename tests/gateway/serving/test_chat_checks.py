@@ -48,6 +48,10 @@ def check(*messages: Any, **fields: Any) -> str | None:
         ([system({"type": "web_search", "function": {"name": "x"}})], "messages[0].tools[0]"),
         ([system({"type": "function"})], "messages[0].tools[0]"),
         ([system(tool(None))], "messages[0].tools[0].function.name"),
+        (
+            [system({"type": "function", "function": {"name": "x", "parameters": [1]}})],
+            "messages[0].tools[0].function.parameters",
+        ),
         ([system(tool("1bad"))], "messages[0].tools[0].function.name"),
         ([system(tool("bad@name"))], "messages[0].tools[0].function.name"),
         ([system(tool(""))], "messages[0].tools[0].function.name"),

@@ -259,6 +259,13 @@ def test_what_cannot_be_kept_is_refused_with_its_place(fields: dict[str, Any], p
     assert caught.value.param == param
 
 
+def test_a_schema_of_a_tool_in_a_message_is_refused_with_its_place() -> None:
+    added = {"role": "system", "tools": [tool(), tool("walk", {"uniqueItems": True}, strict=True)]}
+    with pytest.raises(FormatError) as caught:
+        encode_chat(Chat(messages=[{"role": "user", "content": "Hi"}, added], tools=[tool("other")]))
+    assert caught.value.param == "messages[1].tools[1].function.parameters.uniqueItems"
+
+
 def test_a_partial_answer_takes_calls_but_no_form() -> None:
     partial = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Let", "partial": True}]
     found = encode_chat(Chat(messages=partial, tools=[tool()], tool_choice="required")).constraint
