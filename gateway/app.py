@@ -33,6 +33,7 @@ from gateway.telemetry.sources import fleet_metrics, router_metrics, serving_met
 from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import TokenizerError
 from parsers.registry import get_format
+from router.assumed import AssumedLimits
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,11 @@ def build(settings: Settings) -> Services:
     except TokenizerError as error:
         raise StartupError(str(error)) from None
     metrics = Metrics()
-    router = Router(settings.policy, clock=time.monotonic)
+    router = Router(
+        settings.policy,
+        clock=time.monotonic,
+        assumed=AssumedLimits(seconds=settings.assumed_cache_seconds, tokens=settings.assumed_cache_tokens),
+    )
     feeds = KvFeeds(router)
     fabric = _fabric(settings)
     fleet = Fleet(settings.effective_workers(), router, feeds, [fabric])

@@ -130,6 +130,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     measured_links: Annotated[
         NonEmpty | None, Meta(description="JSON file with links that `kvgateway fabric-probe run` measured")
     ] = None
+    assumed_cache_seconds: Annotated[
+        Seconds,
+        Meta(
+            description="Seconds for which a worker without KV events is taken to hold a prompt it was sent"
+        ),
+    ] = 600.0
+    assumed_cache_tokens: Annotated[
+        int,
+        Meta(ge=4096, description="Tokens that it is taken to hold at most; its reports correct this"),
+    ] = 1_000_000
     kv_lease_seconds: Annotated[
         Seconds, Meta(description="Seconds that prefill workers keep a prompt's KV blocks for decode")
     ] = 30.0

@@ -42,12 +42,14 @@ class Predictions(NamedTuple):
 class Evidence:
     """What one worker has reported, against each rule."""
 
-    __slots__ = ("_losses", "doubted", "ratio", "rule", "suspect_hits", "switches")
+    __slots__ = ("_losses", "borne_out", "doubted", "ratio", "rule", "suspect_hits", "switches")
 
     def __init__(self) -> None:
         self.rule = HitRule.STATE
         self.ratio = 1.0
         """Share of the announced attention that was reported as cached."""
+        self.borne_out = 1.0
+        """Share of what the rule in use predicted that was reported as cached."""
         self.doubted = False
         """Whether the worker has ever reported less than its attention blocks promised."""
         self.switches = 0
@@ -72,6 +74,8 @@ class Evidence:
         if attention:
             self.doubted |= reported < attention
             self.ratio += _RATIO_WEIGHT * (min(reported / attention, 1.0) - self.ratio)
+        if expected := predicted[self.rule]:
+            self.borne_out += _RATIO_WEIGHT * (min(reported / expected, 1.0) - self.borne_out)
         if len(set(predicted.values())) == 1:
             return False
         for rule, tokens in predicted.items():

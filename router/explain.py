@@ -22,6 +22,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """In the encoding of its pool."""
     cached_tokens: int
     """As the router predicts, by `rule`."""
+    knowledge: str
+    """How far what is known of the rank's cache can be trusted."""
     rule: str
     by_rule: Mapping[str, int]
     """What each hit rule predicts; empty where the prompt's KV cache is sent along."""
@@ -76,6 +78,7 @@ class Explainer:
             pool=target.info.pool,
             prompt_tokens=found.tokens(target),
             cached_tokens=found.overlap(target),
+            knowledge=target.knowledge[0].value,
             rule=self._rules.shown(target.source),
             by_rule=by_rule,
             seconds=terms.total,

@@ -20,11 +20,11 @@ from zmq.utils.monitor import parse_monitor_message
 from router.events import AllBlocksCleared, KvBatch, KvEvent, MalformedEventError, decode_batch
 from router.messages import WorkerKey
 from router.sequencer import Action, Clear, Deliver, FeedState, Replay, Sequencer, SequencerCounters
+from router.slices import slices
 
 _LOG = logging.getLogger(__name__)
 _SLICE_SECONDS = 0.002
 """Work between two chances for other tasks."""
-_SLICE_EVENTS = 256
 _RECEIVE_LIMIT = 100_000
 _END_OF_REPLAY = -1
 _RECHECK_MILLISECONDS = 10_000
@@ -34,6 +34,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 
 EventSink = Callable[[WorkerKey, Sequence[KvEvent]], None]
 ClearSink = Callable[[WorkerKey], None]
+StateSink = Callable[[WorkerKey, FeedState, str], None]
 
 
 class FeedCounters(msgspec.Struct):
@@ -56,7 +57,8 @@ class FeedCounters(msgspec.Struct):
 class KvFeed:
     """Follows a publisher and hands its events on. Runs in one task of the current event loop.
 
-    The sinks are called inside the loop and must not block: `Router.apply` and `Router.clear` fit.
+    The sinks are called inside the loop and must not block: `Router.apply`, `Router.clear` and
+    `Router.set_feed_state` fit.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class KvFeed:
         *,
         on_events: EventSink,
         on_clear: ClearSink,
+        on_state: StateSink | None = None,
         replay_endpoint: str | None = None,
         topic: str = "",
         replay_timeout: float = 5.0,
@@ -81,6 +84,8 @@ class KvFeed:
         self.counters = FeedCounters()
         self._on_events = on_events
         self._on_clear = on_clear
+        self._on_state = on_state
+        self._told: tuple[FeedState, str] | None = None
         self._topic = topic.encode()
         self._replay_timeout = replay_timeout
         self._context = context
@@ -112,6 +117,7 @@ class KvFeed:
     def start(self) -> None:
         """Begin in the running event loop. A second call changes nothing."""
         if self._task is None:
+            self._tell_state()
             name = f"kv-feed {self.key.worker}/{self.key.dp_rank}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
@@ -156,6 +162,7 @@ class KvFeed:
             await self._receive(subscriber, monitor)
         finally:
             self._sequencer.disconnected()
+            self._tell_state()
             subscriber.disable_monitor()
             subscriber.close()
             if monitor is not None:
@@ -194,6 +201,7 @@ class KvFeed:
             await self._apply(actions)
             last = actions[-1]
             actions = await self._replay(last.start) if isinstance(last, Replay) else []
+        self._tell_state()
 
     async def _apply(self, actions: list[Action]) -> None:
         for action in actions:
@@ -238,8 +246,8 @@ class KvFeed:
             _LOG.warning("KV events of %s: %s", self.key, error)
             return
         self._count(batch, action.live)
-        for start in range(0, len(batch.events), _SLICE_EVENTS):
-            if not self._sink(self._on_events, self.key, batch.events[start : start + _SLICE_EVENTS]):
+        for part in slices(batch.events):
+            if not self._sink(self._on_events, self.key, part):
                 self._sequencer.flawed(action.serial, "events could not be applied")
             await self._breathe()
         if any(isinstance(event, AllBlocksCleared) for event in batch.events):
@@ -260,6 +268,12 @@ class KvFeed:
             _LOG.exception("KV events of %s", self.key)
             return False
         return True
+
+    def _tell_state(self) -> None:
+        if self._on_state is None or self._told == (now := (self.state, self.reason)):
+            return
+        self._told = now
+        self._sink(self._on_state, self.key, *now)
 
     async def _breathe(self) -> None:
         """Let other tasks run when this one has had its slice of time."""

@@ -20,6 +20,8 @@ class Chain(Protocol):
     """A prompt's hashes, computed as far as they are asked for."""
 
     hashes: list[int]
+    length: int
+    """Blocks that it can have."""
 
     def grow(self) -> bool: ...
 

@@ -123,6 +123,7 @@ class Source:
         "groups",
         "hit_rule",
         "key",
+        "life",
         "loose",
         "pending",
         "pending_bytes",
@@ -133,6 +134,8 @@ class Source:
 
     def __init__(self, key: WorkerKey, bit: int) -> None:
         self.key = key
+        self.life = 0
+        """Counts lives: bits are used again."""
         self.hit_rule = HitRule.STATE
         """Written by the index's `follow` alone."""
         self.discount = 1.0
@@ -144,6 +147,7 @@ class Source:
     def begin(self, bit: int) -> None:
         """Start a life that holds nothing."""
         self.bit = bit
+        self.life += 1
         self.blocks = 0
         """Entries over all groups."""
         self.groups: dict[int, Group] = {}
@@ -185,6 +189,11 @@ class Source:
             f"{len(self.waiting)} blocks cannot be placed: what they continue was not announced, "
             f"and its hashes {why}"
         )
+
+    @property
+    def mostly_lost(self) -> bool:
+        """Whether more blocks cannot be placed than can."""
+        return 2 * len(self.waiting) > self.blocks
 
     def prefix_of(self, block: EngineHash) -> int | None:
         """The prefix that an engine hash names, if any group holds it and it is placed."""

@@ -22,8 +22,9 @@ import msgspec
 from router.ends import RequestEnds
 from router.events import AllBlocksCleared, BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent
 from router.evidence import HitRule
-from router.hashing import HashMemo, PrefixHasher, extend_hashes
+from router.hashing import HashMemo, PrefixChain, PrefixHasher, extend_hashes
 from router.holdings import (
+    ATTENTION,
     Demand,
     EngineBlocks,
     Group,
@@ -130,8 +131,7 @@ class PrefixIndex:
                 self.clear(source)
             if self._lost:
                 self.sweep(_SWEEP_STRIDE)
-        if self._blocks > self._max_blocks:
-            self._evict()
+        self._cap()
 
     def find(
         self,
@@ -156,6 +156,36 @@ class PrefixIndex:
     ) -> Match:
         """As `find`, with what every hit rule says."""
         return self._lookup.match(tokens, cache_salt, lora, memo)
+
+    def chain(
+        self,
+        tokens: TokenIds,
+        block_size: int,
+        cache_salt: str | None = None,
+        lora: str | None = None,
+        memo: HashMemo | None = None,
+    ) -> PrefixChain:
+        """The prefixes of a prompt's whole blocks."""
+        return PrefixChain(tokens, block_size, self._hasher.root(cache_salt, lora), memo=memo)
+
+    def assume(self, source: Source, block_size: int, prefixes: Sequence[int]) -> None:
+        """Take the source, of which no event tells, to hold these blocks too."""
+        group = self._group(source, 0, ATTENTION)
+        self._learn_size(source, block_size)
+        before = source.blocks
+        for prefix in prefixes:
+            if prefix not in group.held:
+                source.hold(group, prefix, prefix)
+        self._count_stored(source.blocks - before)
+        self._cap()
+
+    def unassume(self, source: Source, prefixes: Iterable[int]) -> None:
+        """Take it not to hold them any more."""
+        group = source.groups[0]
+        before = source.blocks
+        for prefix in prefixes:
+            source.release(group, prefix)
+        self._blocks -= before - source.blocks
 
     def follow(self, source: Source, rule: HitRule) -> None:
         """From now on the source's hits are predicted by this rule."""
@@ -225,16 +255,15 @@ class PrefixIndex:
 
     # Events
 
-    def _group(self, source: Source, event: BlockStored) -> Group:
-        known = source.groups.get(event.group)
+    def _group(self, source: Source, number: int, demand: Demand) -> Group:
+        known = source.groups.get(number)
         if known is not None:
             return known
-        demand = Demand(event.kind, event.window, event.block_size if event.window else 0)
         before = source.rule
         group_class = self._class(source, demand)
         unset(self._rules, before, source.bit)
         self._follow(source)
-        return source.add_group(event.group, group_class)
+        return source.add_group(number, group_class)
 
     def _class(self, source: Source, demand: Demand) -> GroupClass:
         group_class = source.classes.get(demand)
@@ -249,7 +278,8 @@ class PrefixIndex:
         if not event.on_device:
             self._counts.other_tier += 1
             return
-        group = self._group(source, event)
+        demand = Demand(event.kind, event.window, event.block_size if event.window else 0)
+        group = self._group(source, event.group, demand)
         if source.engine is not None:
             self._store_by_key(source, group, event)
         elif event.kind is GroupKind.STATE or not event.block_hashes:
@@ -429,6 +459,10 @@ class PrefixIndex:
             else:
                 self._counts.unknown_removed += 1
         self._blocks -= before - source.blocks
+
+    def _cap(self) -> None:
+        if self._blocks > self._max_blocks:
+            self._evict()
 
     def _evict(self) -> None:
         """Give up the newest entries of the fullest source: tails, so that shared heads stay usable."""

@@ -29,24 +29,28 @@ class Match:
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
-        self.walks: list[_Walk] = []
+        self.walks: list[Walk] = []
         self.usable: dict[Source, int] = {}
         """Cached tokens by the rule that each source follows; sources without any are absent."""
 
     def predictions(self, source: Source) -> Predictions:
         """Cached tokens on one source by each rule."""
-        bests = [self._lookup.depths_of(source, walk) for walk in self.walks if walk.mask & source.bit]
+        bests = [self._lookup.depths_of(source, walk) for walk in self.walks_of(source)]
         if not bests:
             return Predictions(0, 0, None if source.ends is None else 0)
         state, attention, finished = (max(column) for column in zip(*bests, strict=True))
         return Predictions(state, attention, None if source.ends is None else finished)
 
+    def walks_of(self, source: Source) -> Iterator[Walk]:
+        """The prompt's chains at the source's block sizes."""
+        return (walk for walk in self.walks if walk.mask & source.bit)
+
     def prompt_ends(self, source: Source) -> list[tuple[int, int]]:
         """(block size, prefix that names all whole blocks of the prompt), for each of the source's sizes."""
-        return [(walk.block_size, walk.chain.end()) for walk in self.walks if walk.mask & source.bit]
+        return [(walk.block_size, walk.chain.end()) for walk in self.walks_of(source)]
 
 
-class _Walk(NamedTuple):
+class Walk(NamedTuple):
     """A prompt's chain at one block size, and how deep attention goes on the sources of `mask`."""
 
     block_size: int
@@ -110,7 +114,7 @@ class Lookup:
                 continue
             chain = PrefixChain(tokens, block_size, root, limit, memo)
             depths = contiguous(chain, self.attention, mask)
-            match.walks.append(_Walk(block_size, mask, chain, depths))
+            match.walks.append(Walk(block_size, mask, chain, depths))
         if self.engines and lora is None:
             match.walks += self._engine_walks(tokens, cache_salt, memo)
         for walk in match.walks:
@@ -125,7 +129,7 @@ class Lookup:
                 match.usable[source] = int(match.usable[source] * source.discount)
         return match
 
-    def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[_Walk]:
+    def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[Walk]:
         """An adapter's path, which vLLM hashes, is not known: prompts for one match none of these."""
         for engine, mask in self.engines.items():
             layout, block_size = engine
@@ -135,13 +139,13 @@ class Lookup:
             units = EngineChain(tokens, layout, salt, limit, memo)
             stride = block_size // layout.unit
             if stride == 1:
-                yield _Walk(block_size, mask, units, contiguous(units, self.attention, mask))
+                yield Walk(block_size, mask, units, contiguous(units, self.attention, mask))
                 continue
             blocks = BlockChain(units, stride)
             depths = contiguous(blocks, self.attention, mask)
-            yield _Walk(block_size, mask, blocks, depths, units, stride)
+            yield Walk(block_size, mask, blocks, depths, units, stride)
 
-    def depths_of(self, source: Source, walk: _Walk) -> tuple[int, int, int]:
+    def depths_of(self, source: Source, walk: Walk) -> tuple[int, int, int]:
         """Tokens that count as cached on one source: by state, by attention, by finished requests."""
         bit = source.bit
         attention = self._satisfying(walk, bit, frozenset())
@@ -155,7 +159,7 @@ class Lookup:
             by_ends[0][0] if by_ends else 0,
         )
 
-    def _usable_by_source(self, walk: _Walk) -> dict[Source, int]:
+    def _usable_by_source(self, walk: Walk) -> dict[Source, int]:
         found: dict[Source, int] = {}
         for usable, mask in self._usable(walk):
             members = dict.fromkeys(self._members(mask), usable)
@@ -167,7 +171,7 @@ class Lookup:
                 found = members
         return found
 
-    def _usable(self, walk: _Walk) -> list[Depth]:
+    def _usable(self, walk: Walk) -> list[Depth]:
         """Tokens by the rule that each source follows."""
         usable: list[Depth] = []
         exceptions = 0
@@ -181,11 +185,11 @@ class Lookup:
             usable += self._satisfying(walk, followers & ~exceptions, rule)
         return usable
 
-    def _finished(self, walk: _Walk, mask: int) -> list[Depth]:
+    def _finished(self, walk: Walk, mask: int) -> list[Depth]:
         ends = ending_in_run(walk.chain.hashes, _of(walk.depths, mask), self.ends, 1)
         return _in_tokens(ends, walk.block_size)
 
-    def _satisfying(self, walk: _Walk, mask: int, rule: Rule) -> list[Depth]:
+    def _satisfying(self, walk: Walk, mask: int, rule: Rule) -> list[Depth]:
         """Tokens, on the sources of `mask`, down to where each class of `rule` agrees with attention."""
         mask &= walk.mask
         if not mask:

@@ -34,6 +34,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     dp_ranks: int = 1
     max_num_seqs: int | None = None
     labels: Mapping[str, str] = {}
+    kv_events: bool = True
+    """Whether it publishes its KV events. Of one that does not, what was routed there counts as cached."""
     pool: str = ""
     """Workers of one pool take the same token ids for the same prompt, and hand KV caches to each other."""
 

@@ -80,12 +80,12 @@ class RuleKeeper:
             for _, end in ends:
                 source.ends.prompt(end)
         predictions = match.predictions(source)
-        self._placed[reservation] = _Placed(source, evidence, prompt, predictions, ends, source.bit)
+        self._placed[reservation] = _Placed(source, evidence, prompt, predictions, ends, source.life)
 
     def released(self, reservation: int, output_tokens: int, cached_tokens: int | None) -> None:
         """The request is over."""
         placed = self._placed.pop(reservation, None)
-        if placed is None or placed.life != placed.source.bit:
+        if placed is None or placed.life != placed.source.life:
             return  # What was predicted is lost: the worker has begun anew.
         if output_tokens > 0:
             self._finish(placed, output_tokens)

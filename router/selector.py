@@ -8,6 +8,8 @@ from random import Random
 
 import msgspec
 
+from router.assumed import AssumedLimits
+from router.beliefs import Beliefs
 from router.cost import Congestion, CostConstants, CostModel
 from router.events import KvEvent
 from router.explain import Explainer, Explanation
@@ -28,6 +30,7 @@ from router.messages import (
 from router.policy import make_policy
 from router.roster import Roster, has_room, roomy
 from router.rules import Prompt, RuleKeeper
+from router.sequencer import FeedState
 from router.stats import ChoiceCounts, RouterStats, TargetStats
 from router.target import Ask, Target
 from router.variants import Found, find_overlaps, without_overlaps
@@ -44,11 +47,13 @@ class Router:
         costs: CostConstants | None = None,
         clock: Callable[[], float] | None = None,
         max_blocks: int = 4_000_000,
+        assumed: AssumedLimits | None = None,
     ) -> None:
         """`seed` fixes the prefix hashes and the random choices; leave it out in production.
 
         `clock` gives seconds, from any origin; without one, waits shrink only with first tokens and no pace
-        is learned. `max_blocks` bounds the prefix index (about 200 bytes an entry).
+        is learned. `max_blocks` bounds the prefix index (about 200 bytes an entry); `assumed` bounds what
+        ranks without events are taken to hold.
         Raises ValueError on an unknown policy.
         """
         seed = secrets.randbits(64) if seed is None else seed
@@ -59,6 +64,7 @@ class Router:
         self._policy = make_policy(policy, self._cost, self._random)
         self._index = PrefixIndex(PrefixHasher(seed), max_blocks)
         self._rules = RuleKeeper(self._index)
+        self._beliefs = Beliefs(self._index, self._rules, assumed or AssumedLimits(), self._clock)
         self._loads = LoadBook(learns=clock is not None)
         self._roster = Roster()
         self._congestion: dict[tuple[str, Role], Congestion] = {}
@@ -73,9 +79,17 @@ class Router:
         self.remove_worker(info.worker)
         self._roster.add(info, [self._open(info, rank) for rank in range(info.dp_ranks)])
 
+    def set_feed_state(self, key: WorkerKey, state: FeedState, reason: str = "") -> None:
+        """How far a rank's KV events can be trusted, and why not wholly. An unknown rank's is ignored."""
+        target = self._roster.targets.get(key)
+        if target is not None:
+            target.feed, target.feed_reason = state, reason
+            self._beliefs.settle(target)
+
     def remove_worker(self, name: str) -> None:
         """Forget a worker and its blocks at once; its open reservations stay releasable. Unknown is fine."""
         for target in self._roster.remove(name):
+            self._beliefs.forget(target)
             self._rules.close(target.key)
             self._index.close(target.source)
             self._loads.drop(target.key)
@@ -140,8 +154,8 @@ class Router:
         aggregated = self._roster.unexcluded(request, "aggregated")
         if not (prefill and decode and aggregated):
             return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
-        found = find_overlaps(self._index, request, [*prefill, *aggregated])
-        whole = Ask(found.prompt_tokens, found.overlaps, self._clock())
+        found = find_overlaps(self._index, self._beliefs, request, [*prefill, *aggregated])
+        whole = Ask(found.prompt_tokens, found.expected, self._clock())
         pair = self._cheapest(prefill, whole) + self._cheapest(decode, Ask(0, {}, whole.now))
         return pair < self._cheapest(aggregated, whole)
 
@@ -155,6 +169,7 @@ class Router:
             message.reservation, message.cached_tokens, self._clock(), failed=message.failed
         )
         self._rules.released(message.reservation, message.output_tokens, reported)
+        self._beliefs.ended(message.reservation, reported)
 
     def apply(self, key: WorkerKey, events: Iterable[KvEvent]) -> None:
         """Take in a rank's KV events in the order of publication. An unknown rank's are only counted."""
@@ -163,6 +178,8 @@ class Router:
             self._ignored_events += 1
         else:
             self._index.apply(target.source, events)
+            if target.source.loose or target.assumed is not None:
+                self._beliefs.settle(target)
 
     def clear(self, key: WorkerKey) -> None:
         """The rank holds nothing now (restart, lost track)."""
@@ -171,6 +188,7 @@ class Router:
             self._ignored_events += 1
         else:
             self._index.clear(target.source)
+            self._beliefs.clear(target)
 
     def snapshot_stats(self) -> RouterStats:
         """Copies of all counters."""
@@ -192,7 +210,9 @@ class Router:
         key = WorkerKey(info.worker, rank)
         self._rules.open(key)
         load = self._loads.load_of(key, info.pool, info.role)
-        return Target(info, key, load, self._index.open(key), last_used=-self._random.random())
+        target = Target(info, key, load, self._index.open(key), last_used=-self._random.random())
+        self._beliefs.settle(target)
+        return target
 
     def _eligible(self, request: RouteRequest) -> Sequence[Target]:
         targets = self._roster.candidates(request)
@@ -211,12 +231,12 @@ class Router:
         # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
         if request.role == "decode":
             return without_overlaps(request)
-        return find_overlaps(self._index, request, targets)
+        return find_overlaps(self._index, self._beliefs, request, targets)
 
     def _ask(self, request: RouteRequest, found: Found, congestion: Congestion | None) -> Ask:
         return Ask(
             0 if request.role == "decode" else found.prompt_tokens,
-            found.overlaps,
+            found.expected,
             self._clock(),
             0.0 if congestion is None else congestion.price,
             request.transfer_seconds,
@@ -229,7 +249,7 @@ class Router:
             target.load,
             prompt_tokens,
             held,
-            seconds=self._cost.usual_prefill(prompt_tokens, held),
+            seconds=self._cost.usual_prefill(prompt_tokens, max(held, found.expected_overlap(target))),
             predicted=self._cost.first_token(target, ask),
             now=ask.now,
         )
@@ -238,6 +258,7 @@ class Router:
             token_ids, match = looked_up
             prompt = Prompt(token_ids, request.cache_salt, request.lora)
             self._rules.placed(reservation, target.source, match, prompt)
+            self._beliefs.placed(reservation, target, match, token_ids, request)
         return reservation
 
     def _count_choice(self, found: Found, target: Target, best: int) -> None:
@@ -250,6 +271,7 @@ class Router:
 
     def _target_stats(self, target: Target, available: bool) -> TargetStats:
         load, evidence = target.load, self._rules.of(target.key)
+        state, reason = target.knowledge
         return TargetStats(
             key=target.key,
             available=available,
@@ -260,11 +282,13 @@ class Router:
             pace=load.pace.factor,
             failures=load.failures.in_a_row,
             indexed_blocks=target.source.blocks,
+            assumed_blocks=0 if target.assumed is None else len(target.assumed),
             hit_rule=self._rules.shown(target.source),
             hit_rule_switches=evidence.switches,
             suspect_hits=evidence.suspect_hits,
             hashing=target.source.hashing,
-            problem=target.source.problem,
+            knowledge=state.value,
+            problem=reason,
         )
 
 

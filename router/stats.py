@@ -23,6 +23,8 @@ class TargetStats(msgspec.Struct, frozen=True):
     failures: int
     """In a row, the last one not long ago."""
     indexed_blocks: int
+    assumed_blocks: int
+    """Blocks that it is taken to hold because they were routed there."""
     hit_rule: str
     """How its cached tokens are predicted."""
     hit_rule_switches: int
@@ -30,8 +32,10 @@ class TargetStats(msgspec.Struct, frozen=True):
     """Reported hits that the states it announced do not allow."""
     hashing: str
     """What its blocks are placed by."""
+    knowledge: str
+    """How far what is known of its cache can be trusted: exact, degraded or approximate."""
     problem: str
-    """Why its blocks are not all placed; empty when they are."""
+    """Why it is not exact; empty when it is."""
 
 
 class ChoiceCounts(msgspec.Struct):

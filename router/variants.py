@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from router.beliefs import Beliefs
 from router.holdings import Source
 from router.index import PrefixIndex
 from router.lookup import Match
@@ -22,6 +23,9 @@ class Found(NamedTuple):
     """Overlaps for a policy, and how to read them."""
 
     overlaps: Overlaps
+    """Cached tokens, as predicted."""
+    expected: Overlaps
+    """The same once the ranks have done what they were given: for costs."""
     prompt_tokens: int
     surplus: Mapping[str, int] = _NO_SURPLUS
     """By pool, by how much `prompt_tokens` and the overlaps exceed those of the pool's own variant."""
@@ -35,6 +39,10 @@ class Found(NamedTuple):
     def overlap(self, target: Target) -> int:
         """What the target holds of it."""
         return max(self.overlaps.get(target.source, 0) - self.surplus.get(target.info.pool, 0), 0)
+
+    def expected_overlap(self, target: Target) -> int:
+        """What it will hold once it has done what it was given."""
+        return max(self.expected.get(target.source, 0) - self.surplus.get(target.info.pool, 0), 0)
 
     def looked_up(self, target: Target) -> tuple[TokenIds, Match] | None:
         """The prompt in the target's encoding and what was found of it; None where nothing was looked up."""
@@ -53,35 +61,41 @@ class Found(NamedTuple):
         return max(held(target.source, 0) for target in targets)
 
 
-def find_overlaps(index: PrefixIndex, request: RouteRequest, targets: Sequence[Target]) -> Found:
+def find_overlaps(
+    index: PrefixIndex, beliefs: Beliefs, request: RouteRequest, targets: Sequence[Target]
+) -> Found:
     """What each target holds of the request's prompt, in the target's own encoding."""
     if not request.variants:
         match = index.match(request.token_ids, request.cache_salt, request.lora, request.hashes)
+        held = beliefs.held(match)
         looked_up = [(None, request.token_ids, match)]
-        return Found(match.usable, len(request.token_ids), matches=looked_up)
+        return Found(held, beliefs.expected(match, held), len(request.token_ids), matches=looked_up)
     longest = max(len(variant.token_ids) for variant in request.variants)
     surplus: dict[str, int] = {}
-    scaled: dict[Source, int] = {}
+    overlaps: dict[Source, int] = {}
+    expected: dict[Source, int] = {}
     matches: list[tuple[frozenset[str] | None, TokenIds, Match]] = []
     for variant in request.variants:
         match = index.match(variant.token_ids, request.cache_salt, request.lora, variant.hashes)
         matches.append((variant.pools, variant.token_ids, match))
-        held = match.usable
+        held = beliefs.held(match)
+        coming = beliefs.expected(match, held)
         more = longest - len(variant.token_ids)
         surplus |= dict.fromkeys(variant.pools, more)
         for target in targets:
             if target.info.pool in variant.pools:
-                scaled[target.source] = held.get(target.source, 0) + more
-    return Found(scaled, longest, surplus, matches)
+                overlaps[target.source] = held.get(target.source, 0) + more
+                expected[target.source] = coming.get(target.source, 0) + more
+    return Found(overlaps, expected, longest, surplus, matches)
 
 
 def without_overlaps(request: RouteRequest) -> Found:
     """The same for targets that are sent the prompt's KV cache, whatever they hold."""
     if not request.variants:
-        return Found({}, len(request.token_ids))
+        return Found({}, {}, len(request.token_ids))
     longest = max(len(variant.token_ids) for variant in request.variants)
     surplus = {pool: longest - len(each.token_ids) for each in request.variants for pool in each.pools}
-    return Found({}, longest, surplus)
+    return Found({}, {}, longest, surplus)
 
 
 def eligible_pools(request: RouteRequest) -> frozenset[str] | None:

@@ -33,6 +33,7 @@ class KvFeeds:
                 source.endpoint,
                 on_events=self._router.apply,
                 on_clear=self._router.clear,
+                on_state=self._router.set_feed_state,
                 replay_endpoint=source.replay,
                 topic=source.topic,
             )

@@ -216,6 +216,7 @@ class Fleet:
                 dp_ranks=profile.dp_ranks,
                 max_num_seqs=profile.max_num_seqs,
                 labels=worker.settings.labels,
+                kv_events=bool(profile.kv_sources),
                 pool=worker.settings.pool,
             )
         )

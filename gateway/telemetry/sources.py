@@ -63,6 +63,8 @@ _ROUTER_COUNTERS: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = 
 _ROUTER_GAUGES: tuple[tuple[str, str, Callable[[RouterStats], float]], ...] = (
     ("reservations", "Open reservations.", lambda stats: stats.open_reservations),
     ("index_blocks", "Entries of the prefix index.", lambda stats: stats.index.blocks),
+    ("index_prefixes", "Distinct prefixes of the index.", lambda stats: stats.index.prefixes),
+    ("index_unplaced", "Blocks whose prefix nothing has told.", lambda stats: stats.index.unplaced),
 )
 _RANK_GAUGES: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
     ("sequences", "Requests placed and not released.", lambda rank: rank.sequences),
@@ -70,6 +72,7 @@ _RANK_GAUGES: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
     ("pace", "Seconds of prefill for each predicted by the constants.", lambda rank: rank.pace),
     ("failures_in_a_row", "Failures since the last first token.", lambda rank: rank.failures),
     ("blocks", "Blocks that the index knows of.", lambda rank: rank.indexed_blocks),
+    ("assumed_blocks", "Blocks counted as cached without events.", lambda rank: rank.assumed_blocks),
 )
 _RANK_COUNTERS: tuple[tuple[str, str, Callable[[TargetStats], float]], ...] = (
     ("hit_rule_switches", "Changes of the rule that predicts hits.", lambda rank: rank.hit_rule_switches),
@@ -102,9 +105,17 @@ def _rank_metrics(stats: RouterStats) -> Iterator[Metric]:
     rules = GaugeMetricFamily(
         "kvgateway_router_worker_hit_rule", "1 for the rule in use.", labels=[*labels, "rule", "hashing"]
     )
+    knowledge = GaugeMetricFamily(
+        "kvgateway_router_worker_knowledge",
+        "1 for how far what is known of the cache can be trusted.",
+        labels=[*labels, "state"],
+    )
     for rank in stats.targets:
-        rules.add_metric([rank.key.worker, str(rank.key.dp_rank), rank.hit_rule, rank.hashing], 1)
+        own = [rank.key.worker, str(rank.key.dp_rank)]
+        rules.add_metric([*own, rank.hit_rule, rank.hashing], 1)
+        knowledge.add_metric([*own, rank.knowledge], 1)
     yield rules
+    yield knowledge
 
 
 def serving_metrics(dispatcher: Dispatcher) -> Source:

@@ -59,6 +59,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("policy", '"kv"', "random", "round_robin", ("kv", "random", "round_robin")),
     ("required_link", '"rdma"', "tcp", "mnnvl", ("rdma", "tcp", "mnnvl")),
     ("measured_links", '"/a"', "/b", "/c", ("/a", "/b", "/c")),
+    ("assumed_cache_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("assumed_cache_tokens", "5000", "6000", "7000", (5000, 6000, 7000)),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("queue_limit", "0", "2", "3", (0, 2, 3)),
     ("queue_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),

@@ -318,14 +318,24 @@ async def test_a_router_learns_from_a_feed() -> None:
         publisher.endpoint,
         on_events=router.apply,
         on_clear=router.clear,
+        on_state=router.set_feed_state,
         replay_endpoint=publisher.replay_endpoint,
     )
+
+    def known() -> tuple[str, str]:
+        (target,) = router.snapshot_stats().targets
+        return target.knowledge, target.problem
+
     await publisher.publish(stored(5))
+    assert known() == ("exact", "")
     feed.start()
+    assert known() == ("approximate", "not connected to the event endpoint")
     await until(lambda: feed.state is EXACT)
+    assert known() == ("exact", "")
     prompt = np.array([5, 6, 7], dtype=np.uint32)
     placement = router.route(RouteRequest(request_id="r", model="m", token_ids=prompt))
     assert placement.overlap_tokens == 2
     router.release(Release(placement.reservation))
     await feed.stop()
+    assert known() == ("degraded", "not connected to the event endpoint")
     await publisher.close()

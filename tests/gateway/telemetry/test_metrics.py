@@ -53,4 +53,5 @@ def test_the_router_shows_predicted_against_reported_overlap_and_each_ranks_rule
     assert "kvgateway_router_first_token_error_seconds_total 0.0" in text
     assert 'kvgateway_router_worker_pace{dp_rank="0",worker="w"} 1.0' in text
     assert "kvgateway_routing_seconds_count" in text
+    assert 'kvgateway_router_worker_knowledge{dp_rank="0",state="exact",worker="w"} 1.0' in text
     assert 'kvgateway_router_worker_hit_rule{dp_rank="0",hashing=' in text
