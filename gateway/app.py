@@ -12,6 +12,7 @@ import time
 import uvloop
 from aiohttp import web
 
+from gateway.api.body import Bodies
 from gateway.api.server import admin_runner, public_runner
 from gateway.api.services import Services
 from gateway.config import Settings, StartupError
@@ -67,17 +68,25 @@ def build(settings: Settings) -> Services:
     )
     feeds = KvFeeds(router)
     fabric = _fabric(settings)
-    fleet = Fleet(settings.effective_workers(), router, feeds, [fabric])
+    fleet = Fleet(
+        settings.effective_workers(),
+        router,
+        feeds,
+        [fabric],
+        health_seconds=settings.health_seconds,
+        health_timeout_seconds=settings.health_timeout_seconds,
+    )
     handoffs = Handoffs({"nixl_pull": NixlPull(settings.kv_lease_seconds), "bootstrap": SglangBootstrap()})
     admission = Admission(settings.queue_limit, settings.queue_seconds)
     reaper = Reaper(settings.kv_lease_seconds)
     dispatcher = Dispatcher(router, fleet, handoffs, metrics, admission, reaper, fabric)
+    bodies = Bodies(settings.inflight_body_bytes, settings.max_body_bytes)
     metrics.sources += [
         router_metrics(router),
         fleet_metrics(fleet, feeds),
         fabric.metrics,
         token_metrics(encodings),
-        serving_metrics(dispatcher),
+        serving_metrics(dispatcher, lambda: bodies.held),
     ]
     return Services(
         settings=settings,
@@ -87,6 +96,7 @@ def build(settings: Settings) -> Services:
         preparer=Preparer(encodings, fleet, settings),
         flights=Flights(dispatcher, settings.continuation_limit),
         metrics=metrics,
+        bodies=bodies,
         started=int(time.time()),
     )
 

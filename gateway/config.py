@@ -143,6 +143,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     kv_lease_seconds: Annotated[
         Seconds, Meta(description="Seconds that prefill workers keep a prompt's KV blocks for decode")
     ] = 30.0
+    health_seconds: Annotated[Seconds, Meta(description="Seconds between two looks at a worker's health")] = (
+        2.0
+    )
+    health_timeout_seconds: Annotated[
+        Seconds, Meta(description="Seconds that a worker has to say that it is well; three times in a row")
+    ] = 5.0
     queue_limit: Annotated[
         int, Meta(ge=0, description="Most requests that wait for workers that are full; more are refused")
     ] = 1024
@@ -170,6 +176,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(ge=0, le=86_400, description="Seconds without an event before a stream gets a comment; 0: none"),
     ] = 15.0
+    inflight_body_bytes: Annotated[
+        int, Meta(ge=1, description="Most bytes of the bodies of all requests under way; more are refused")
+    ] = 1024 * 1024 * 1024
     log_level: Annotated[LogLevel, Meta(description="Least severe log lines to write")] = "info"
     pools: Annotated[
         Sequence[PoolSettings],

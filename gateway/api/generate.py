@@ -14,7 +14,7 @@ from aiohttp import web
 
 from gateway.api.accounting import account
 from gateway.api.batch import answer_batch
-from gateway.api.body import read_body
+from gateway.api.body import Hold, patience_of, read_body
 from gateway.api.dialects import OPENAI, Dialect
 from gateway.api.errors import as_request_error, in_stream
 from gateway.api.head import Head
@@ -79,12 +79,19 @@ def generating(
 
     async def handle(request: web.Request) -> web.StreamResponse:
         started = asyncio.get_running_loop().time()
+        request_id = new_id(request)
         if services.draining:
             raise unavailable("The gateway is shutting down.", "shutting_down")
-        body = await read_body(request, services.settings.body_seconds)
+        hold = Hold(services.bodies)
+        try:
+            body = await read_body(request, services.settings.body_seconds, hold)
+            return await serve(request, body, request_id, started)
+        finally:
+            hold.release()
+
+    async def serve(request: web.Request, body: bytes, request_id: str, started: float) -> web.StreamResponse:
         fields = surface.read(body, strict=services.settings.strict)
         check_target(services, fields, surface.required)
-        request_id = new_id(request)
         if services.fleet.only_relays(fields.values["model"]):
             return await relay(services, request, surface.path, body, fields, request_id, surface.dialect)
         if fields.refusal is not None:
@@ -93,6 +100,7 @@ def generating(
             return await _several(services, request, surface, parts, request_id, started)
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
         prepared.job.client_retry = request.headers.get(RETRY_COUNT, "0") != "0"
+        prepared.job.patience = partial(patience_of, request.headers)
         answer = _stream if prepared.stream else _whole
         return await answer(services, request, surface, prepared)
 

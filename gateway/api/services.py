@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.api.body import Bodies
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
 from gateway.handoff.fabric import Fabric
@@ -26,6 +27,7 @@ class Services:
     preparer: Preparer
     flights: Flights
     metrics: Metrics
+    bodies: Bodies
     started: int
     """Unix time at which the gateway started."""
     draining: bool = False

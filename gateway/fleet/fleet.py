@@ -68,7 +68,13 @@ class Fleet:
         router: Router,
         feeds: Feeds,
         watchers: Sequence[Watcher] = (),
+        *,
+        health_seconds: float | None = None,
+        health_timeout_seconds: float = 5.0,
     ) -> None:
+        """A worker is asked every `health_seconds` whether it is well, and has the timeout to answer."""
+        self._health_seconds = HEALTH_SECONDS if health_seconds is None else health_seconds
+        self._health_timeout = health_timeout_seconds
         self.workers = {worker.name: worker for worker in map(Worker, settings)}
         self._router = router
         self._feeds = feeds
@@ -188,7 +194,7 @@ class Fleet:
     async def _connect(self, worker: Worker) -> None:
         assert self._session is not None
         while True:
-            reason = await healthy(self._session, worker.settings)
+            reason = await healthy(self._session, worker.settings, self._health_timeout)
             if reason is None:
                 try:
                     profile = await probe(self._session, worker.settings)
@@ -235,8 +241,8 @@ class Fleet:
         wake = self._wake[worker.name]
         looked = asyncio.get_running_loop().time()
         while True:
-            woken = await _wait(wake, HEALTH_SECONDS)
-            reason = await healthy(self._session, worker.settings)
+            woken = await _wait(wake, self._health_seconds)
+            reason = await healthy(self._session, worker.settings, self._health_timeout)
             failures = failures + 1 if reason else 0
             if reason and (woken or failures >= HEALTH_FAILURES or "Connect" in reason):
                 await self._take_out(worker, reason)

@@ -94,10 +94,13 @@ async def probe(session: aiohttp.ClientSession, settings: WorkerSettings) -> Pro
         raise ProbeError(f"{type(error).__name__}: {error}") from error
 
 
-async def healthy(session: aiohttp.ClientSession, settings: WorkerSettings) -> str | None:
-    """None when the worker says that it is well, else the reason."""
+async def healthy(
+    session: aiohttp.ClientSession, settings: WorkerSettings, seconds: float = 5.0
+) -> str | None:
+    """None when the worker says within that many seconds that it is well, else the reason."""
+    timeout = aiohttp.ClientTimeout(total=seconds)
     try:
-        async with session.get(f"{settings.url.rstrip('/')}/health", timeout=TIMEOUT) as response:
+        async with session.get(f"{settings.url.rstrip('/')}/health", timeout=timeout) as response:
             # A worker without that path is judged by its answering at all.
             return None if response.status in (200, 404) else f"/health answered {response.status}"
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -22,13 +22,20 @@ Reserve = Callable[[], InFlight]
 """Reserves what an attempt needs. Raises FullError, NoWorkerError, RequestError."""
 
 
+Patience = Callable[[], float | None]
+"""Seconds that the client waits for its answer, if it said so."""
+
+
 class Turn:
     """A request's turn, kept from its first try to its last: one that must try again is not behind."""
 
-    __slots__ = ("lane", "placed", "reserve", "ticket")
+    __slots__ = ("lane", "patience", "placed", "priority", "reserve", "ticket")
 
-    def __init__(self, priority: int, deadline: float, number: int) -> None:
-        self.ticket = Ticket(self, priority, deadline, number)
+    def __init__(self, priority: int = 0, patience: Patience | None = None) -> None:
+        self.priority = priority
+        self.patience = patience
+        self.ticket: Ticket[Turn] | None = None
+        """Once it had to wait."""
         self.lane: Hashable = None
         self.reserve: Reserve | None = None
         self.placed: asyncio.Future[InFlight] | None = None
@@ -46,19 +53,13 @@ class Admission:
         """Requests that were refused: too many waited, or it took too long."""
         self._line: WaitingLine[Turn] = WaitingLine(limit)
         self._seconds = seconds
-        self._turns = 0
+        self._tickets = 0
         self._serving = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         """Requests that wait."""
         return len(self._line)
-
-    def turn(self, priority: int = 0, patience: float | None = None) -> Turn:
-        """For a new request; `patience` is how many seconds its client waits, if it said so."""
-        self._turns += 1
-        seconds = self._seconds if patience is None else min(patience, self._seconds)
-        return Turn(priority, asyncio.get_running_loop().time() + seconds, self._turns)
 
     async def place(self, turn: Turn, lane: Hashable, reserve: Reserve) -> InFlight:
         """What `reserve` gives once it raises no FullError. Raises RequestError, or what else `reserve` does.
@@ -97,11 +98,12 @@ class Admission:
         self.waited += 1
         placed: asyncio.Future[InFlight] = loop.create_future()
         turn.placed = placed
-        bumped = self._line.join(turn.lane, turn.ticket)
+        ticket = turn.ticket or self._ticket(turn)
+        bumped = self._line.join(turn.lane, ticket)
         if bumped is not None:
             self._refuse(bumped.item, too_many("Too many requests wait for a worker.", "queue_full"))
         late = unavailable("No worker had room for this request in time.", "queue_timeout")
-        timer = loop.call_at(turn.ticket.deadline, self._refuse, turn, late)
+        timer = loop.call_at(ticket.deadline, self._refuse, turn, late)
         self._keep_trying()
         try:
             return await placed
@@ -111,13 +113,22 @@ class Admission:
             raise
         finally:
             timer.cancel()
-            self._line.leave(turn.ticket)
+            self._line.leave(ticket)
             turn.placed = turn.reserve = None
             self.freed()  # Whoever is behind it is now the first.
+
+    def _ticket(self, turn: Turn) -> Ticket[Turn]:
+        self._tickets += 1
+        said = turn.patience() if turn.patience is not None else None
+        seconds = self._seconds if said is None else min(said, self._seconds)
+        deadline = asyncio.get_running_loop().time() + seconds
+        turn.ticket = Ticket(turn, turn.priority, deadline, self._tickets)
+        return turn.ticket
 
     def _try(self, turn: Turn) -> bool:
         """Whether the turn is over, well or not."""
         assert turn.reserve is not None
+        assert turn.ticket is not None
         assert turn.placed is not None
         if turn.placed.done():
             self._line.leave(turn.ticket)  # Its client has just left.
@@ -135,6 +146,7 @@ class Admission:
         return True
 
     def _refuse(self, turn: Turn, error: RequestError) -> None:
+        assert turn.ticket is not None
         self._line.leave(turn.ticket)
         if turn.placed is not None and not turn.placed.done():
             self.refused += 1

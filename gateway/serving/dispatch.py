@@ -92,7 +92,7 @@ class Dispatcher:
         """
         self._budget.add_request()
         while True:
-            attempt = await self._place(job, trail, turn, started)
+            attempt = await self.place(job, trail, turn, started)
             try:
                 await self._start(attempt, job, listen)
                 return attempt
@@ -121,15 +121,23 @@ class Dispatcher:
             if stage is Stage.DECODE and failure.cause is Cause.FAILED:
                 # The decode worker lives; is the prefill worker still there?
                 self._engines.report_failure(workers[Leg.PREFILL], EngineError(str(error), lost=True))
-        trail.add(stage, failure.cause, error, workers, again=self._may_retry(job, error))
+        trail.add(stage, failure.cause, error, workers, again=self._may_retry(job, stage, error))
 
-    def _may_retry(self, job: Job, error: EngineError) -> bool:
-        """A worker that is gone costs nobody anything; one that says no has been asked for its work."""
-        return error.status is None or (not job.client_retry and self._budget.take())
+    def _may_retry(self, job: Job, stage: Stage, error: EngineError) -> bool:
+        """A worker that is gone costs nobody anything; one that says no has been asked for its work.
 
-    # One attempt
+        What has begun goes on in any case: the client would have to ask for all of it again.
+        """
+        if error.status is None or stage in (Stage.DECODE, Stage.STREAM):
+            return True
+        return not job.client_retry and self._budget.take()
 
-    async def _place(self, job: Job, trail: Trail, turn: Turn, started: float | None) -> InFlight:
+    async def place(self, job: Job, trail: Trail, turn: Turn, started: float | None) -> InFlight:
+        """An attempt with its places reserved, when there are any; whoever gets it closes it.
+
+        Raises NoWorkerError, RequestError, and what the trail ended in.
+        """
+
         def reserve() -> InFlight:
             began = time.perf_counter()
             try:
@@ -145,6 +153,8 @@ class Dispatcher:
             raise
         self._attempts.add(attempt)
         return attempt
+
+    # One attempt
 
     def _closed(self, attempt: InFlight) -> None:
         self._attempts.discard(attempt)

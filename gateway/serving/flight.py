@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from gateway.engines.base import EngineError
+from gateway.serving.admission import Turn
 from gateway.serving.continuation import continued, how_it_ended, obstacle
 from gateway.serving.dispatch import Dispatcher, LegError, Listen
 from gateway.serving.errors import RequestError
@@ -63,7 +64,7 @@ class Flight:
         self._whole = whole
         self._continuations = flights.continuations
         self._restarts = MAX_FAILURES - 1 if whole else 0
-        self._turn = flights.dispatcher.admission.turn(job.priority, job.patience)
+        self._turn = Turn(job.priority, job.patience)
         self._first: InFlight | None = None
         self._paused = False
         self.attempt: InFlight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +26,8 @@ class Job(msgspec.Struct, kw_only=True):
     """Event-loop time when the request came in, in seconds."""
     priority: int = 0
     """Of requests that wait the lowest goes first."""
-    patience: float | None = None
-    """Seconds that the client waits for the answer to begin, if it said so."""
+    patience: Callable[[], float | None] | None = None
+    """Tells how many seconds the client waits for its answer, if it said so."""
     constraint: Constraint | None = None
     """What the worker must keep the answer to."""
     choices: int = 1

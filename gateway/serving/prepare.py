@@ -235,6 +235,7 @@ class Preparer:
             max_tokens=max_tokens,
             cache_salt=values.get("cache_salt"),
             started=started,
+            priority=values.get("priority", 0),
             constraint=draft.constraint,
             choices=values.get("n", 1),
             logprobs=_logprobs(values),

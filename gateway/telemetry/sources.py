@@ -118,7 +118,7 @@ def _rank_metrics(stats: RouterStats) -> Iterator[Metric]:
     yield knowledge
 
 
-def serving_metrics(dispatcher: Dispatcher) -> Source:
+def serving_metrics(dispatcher: Dispatcher, body_bytes: Callable[[], int]) -> Source:
     """Who waits, what is left of requests whose client has gone, and what would show that something leaks."""
     admission, reaper = dispatcher.admission, dispatcher.reaper
 
@@ -127,6 +127,7 @@ def serving_metrics(dispatcher: Dispatcher) -> Source:
             ("queued_requests", "Requests that wait for a place on a worker.", len(admission)),
             ("pinned_orphans", "KV caches on prefill workers that nobody may come for.", len(reaper.orphans)),
             ("reaping_requests", "Abandoned requests whose KV cache is still being fetched.", len(reaper)),
+            ("body_bytes", "Bytes of the request bodies under way.", body_bytes()),
             ("tasks", "asyncio tasks of the process.", len(asyncio.all_tasks())),
         ):
             yield GaugeMetricFamily(f"kvgateway_{name}", text, gauge)

@@ -62,6 +62,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("assumed_cache_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("assumed_cache_tokens", "5000", "6000", "7000", (5000, 6000, 7000)),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("health_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("health_timeout_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("queue_limit", "0", "2", "3", (0, 2, 3)),
     ("queue_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("continuation_limit", "0", "2", "3", (0, 2, 3)),
@@ -76,6 +78,7 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("max_messages", "1", "2", "3", (1, 2, 3)),
     ("max_tools", "1", "2", "3", (1, 2, 3)),
     ("strict", "true", "true", "true", (True, True, True)),
+    ("inflight_body_bytes", "1", "2", "3", (1, 2, 3)),
     ("log_level", '"debug"', "error", "warning", ("debug", "error", "warning")),
 ]
 

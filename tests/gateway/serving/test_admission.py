@@ -57,7 +57,7 @@ async def test_they_go_by_priority_then_by_deadline_then_by_age() -> None:
         order: list[str] = []
 
         async def ask(name: str, priority: int = 0, patience: float | None = None) -> None:
-            job = msgspec.structs.replace(bench.job(), priority=priority, patience=patience)
+            job = msgspec.structs.replace(bench.job(), priority=priority, patience=lambda: patience)
             flight = await open_(bench, job)
             order.append(name)
             flight.close()
