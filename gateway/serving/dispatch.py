@@ -49,8 +49,6 @@ class LegError(Exception):
         self.stage = stage
         self.error = error
         self.cause = cause or cause_of(error)
-        self.decode: EngineRequest | None = None
-        """A decode leg that reached nobody."""
 
 
 class Dispatcher:
