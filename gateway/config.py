@@ -19,6 +19,7 @@ Role = Literal["aggregated", "prefill", "decode"]
 EngineKind = Literal["auto", "vllm", "sglang", "openai"]
 ToolCallIds = Literal["random", "name_index"]
 ReasoningEfforts = Literal["portable", "strict"]
+Profile = Literal["default", "kimi-strict"]
 ConstrainedBy = Literal["worker", "prompt"]
 LinkClass = Literal["mnnvl", "nvlink", "rdma", "shm", "tcp"]
 """NVLink across nodes, NVLink inside one, network cards that read memory, memory of one host, sockets; the
@@ -105,6 +106,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     model_format: Annotated[str, Meta(description="Text protocol of the model")] = DEFAULT_FORMAT
+    profile: Annotated[
+        Profile,
+        Meta(description="`kimi-strict` also refuses what Moonshot's own service refuses, such as sampling"),
+    ] = "default"
     tool_call_ids: Annotated[
         ToolCallIds,
         Meta(description="Ids of tool calls: unique ones, or the tool's name and the call's place"),

@@ -33,7 +33,7 @@ _AFTER_ARGUMENTS = b'}}]},"finish_reason":null}]}\n\n'
 class _Heads:
     """What a choice's frames begin with, up to the text."""
 
-    __slots__ = ("arguments", "call", "content", "reasoning", "start")
+    __slots__ = ("arguments", "call", "content", "reasoning", "start", "thinking")
 
     def __init__(self, start: bytes) -> None:
         self.start = start
@@ -42,6 +42,8 @@ class _Heads:
         self.call = -1
         """The tool call that `arguments` is for."""
         self.arguments = b""
+        self.thinking = False
+        """Reasoning has come, and nothing after it."""
 
     def open_call(self, call: int) -> None:
         self.call = call
@@ -62,6 +64,8 @@ class ChatStream:
         self._pending: list[bytes] = []
         """Pieces of frames: they are joined once, when they go out."""
         self.write: Callable[[bytes], None] | None = None
+        self.only_reasons = False
+        """A stream that breaks ends with a finish reason of the vendor's, instead of an error frame."""
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         heads = self._heads.get(index) or self._open(index)
@@ -69,15 +73,25 @@ class ChatStream:
         for event in events:
             kind = type(event)
             if kind is ReasoningDelta:
+                heads.thinking = True
                 pending += heads.reasoning, encode_text(event.text), _AFTER_TEXT  # type: ignore[union-attr]
             elif kind is ContentDelta:
+                if heads.thinking:
+                    self._end_thinking(heads)
                 pending += heads.content, encode_text(event.text), _AFTER_TEXT  # type: ignore[union-attr]
             elif kind is ToolArgumentsDelta:
                 if heads.call != event.index:  # type: ignore[union-attr]
                     heads.open_call(event.index)  # type: ignore[union-attr]
                 pending += heads.arguments, encode_text(event.text), _AFTER_ARGUMENTS  # type: ignore[union-attr]
             else:
+                if heads.thinking:
+                    self._end_thinking(heads)
                 self._rare(index, heads.start, event)
+
+    def _end_thinking(self, heads: _Heads) -> None:
+        """The frame that tells where reasoning ends, as the vendor's streams have it."""
+        heads.thinking = False
+        self._pending.append(heads.reasoning + b'""' + _AFTER_TEXT)
 
     def flush(self) -> None:
         pending, write = self._pending, self.write
@@ -92,27 +106,37 @@ class ChatStream:
         self._pending.clear()
         return data
 
-    def end(self, choices: int, usage: Usage | None) -> bytes:
-        """The rest of the stream: finish frames, the usage chunk if asked for, [DONE]."""
+    def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
+        """The rest of the stream: finish frames with each choice's own usage, the usage chunk if asked for,
+        [DONE]."""
         for index in range(choices):
             self._heads.get(index) or self._open(index)
-            self.finish_chunk(index)
+            self.finish_chunk(index, own[index] if own else None)
         if usage is not None:
             self._pending.append(b'%b],"usage":%b}\n\n' % (self._prefix, msgspec.json.encode(usage)))
         return self.take() + DONE
 
-    def finish_chunk(self, index: int) -> None:
+    def finish_chunk(self, index: int, usage: Usage | None = None) -> None:
         """The last chunk of a choice."""
         end = self._ends.get(index, _STOPPED)
-        stop = b"" if end.stop is None else b',"stop_reason":%b' % encode_text(end.stop)
+        rest = b"" if end.stop is None else b',"stop_reason":%b' % encode_text(end.stop)
+        if usage is not None:
+            rest += b',"usage":%b' % msgspec.json.encode(usage)
         frame = b'%b{"index":%d,"delta":{},"finish_reason":%b%b}]}\n\n'
-        self._pending.append(frame % (self._prefix, index, encode_text(end.reason), stop))
+        self._pending.append(frame % (self._prefix, index, encode_text(end.reason), rest))
 
     def on_token(self, index: int, token: TokenDetail) -> None:
         """The plain stream tells nothing of tokens."""
 
     def fail(self, error: RequestError) -> bytes:
         """The rest of a stream that broke: an error frame, then [DONE]."""
+        if self.only_reasons:
+            reason = "engine_overloaded" if error.status in (429, 503) else "server_interrupted"
+            for index in self._heads or [0]:
+                self._heads.get(index) or self._open(index)
+                self._ends[index] = Finish(reason)
+                self.finish_chunk(index)
+            return self.take() + DONE
         return self.take() + OPENAI.last_frames(error)
 
     def _open(self, index: int) -> _Heads:

@@ -58,7 +58,7 @@ class CompletionStream(FrameBuffer):
         if self._logprobs is not None:
             self._logprobs[index].add(token)
 
-    def end(self, choices: int, usage: Usage | None) -> bytes:
+    def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
         for index in range(choices):
             self._chunk(index, "", self._ends.get(index, _STOPPED))
         if usage is not None:

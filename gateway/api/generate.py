@@ -23,7 +23,7 @@ from gateway.api.relay import relay
 from gateway.api.request_id import headers_of, new_id
 from gateway.api.services import Services
 from gateway.api.stream_response import EventStreamResponse, StreamRenderer, stream_answer
-from gateway.api.usage import Usage
+from gateway.api.usage import Usage, usage_headers, usage_of_choices
 from gateway.engines.base import EngineError
 from gateway.serving.errors import RequestError, bad_request, model_not_found, unavailable
 from gateway.serving.flight import Flight
@@ -41,7 +41,9 @@ RETRY_COUNT = "x-stainless-retry-count"
 
 
 class Stream(StreamRenderer, Emitter, Protocol):
-    def end(self, choices: int, usage: Usage | None) -> bytes: ...
+    def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
+        """`usage` if the client asked for it; `own` is that of each choice."""
+        ...
 
     def fail(self, error: RequestError) -> bytes: ...
 
@@ -132,8 +134,12 @@ async def _whole(
     flight = await services.flights.run(job, services.preparer.generation(prepared, fresh))
     flight.close()
     parsers = [choice.parser for choice in flight.generation.choices]
-    body = answer[0].body(account(services, prepared, flight), parsers)
-    return web.Response(body=body, content_type="application/json", headers=headers_of(request))
+    usage = account(services, prepared, flight)
+    headers = headers_of(request)
+    if prepared.strict_vendor:
+        headers |= usage_headers(usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens)
+    body = answer[0].body(usage, parsers)
+    return web.Response(body=body, content_type="application/json", headers=headers)
 
 
 async def _stream(
@@ -145,11 +151,16 @@ async def _stream(
 
     def fresh() -> Stream:
         answer[:] = [surface.stream(_head(surface, prepared))]
-        response.prepare_early()
+        if not prepared.strict_vendor:
+            response.prepare_early()
         return answer[0]
 
     try:
         flight = await services.flights.open(prepared.job, services.preparer.generation(prepared, fresh))
+        if prepared.strict_vendor and not response.prepared:
+            cached = flight.cached_tokens
+            prompt_tokens = prepared.reading(flight.pool).counted_prompt_tokens
+            response.headers.update(usage_headers(prompt_tokens, cached))
         try:
             tail = partial(_tail, services, prepared, flight, answer[0])
             return await stream_answer(response, answer[0], flight, tail, keep_alive)
@@ -197,7 +208,8 @@ async def _tail(services: Services, prepared: Prepared, flight: Flight, stream: 
         logger.warning("stream %s broke on %s: %s", prepared.job.request_id, flight.workers, error)
         return stream.fail(in_stream(error))
     usage = account(services, prepared, flight)
-    return stream.end(prepared.n, usage if prepared.include_usage else None)
+    own = usage_of_choices(flight, usage)
+    return stream.end(prepared.n, usage if prepared.include_usage else None, own)
 
 
 def _head(surface: Surface, prepared: Prepared) -> Head:
@@ -208,5 +220,6 @@ def _head(surface: Surface, prepared: Prepared) -> Head:
         choices=prepared.n,
         prompt_tokens=prepared.readings[0].counted_prompt_tokens,
         details=prepared.details,
+        strict_vendor=prepared.strict_vendor,
         values=prepared.values,
     )

@@ -21,5 +21,6 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     """As usage counts them."""
     details: Details | None = None
+    strict_vendor: bool = False
     values: Mapping[str, Any] = {}
     """Checked values of the request's fields."""

@@ -38,6 +38,31 @@ def usage_of(flight: Flight, prompt_tokens: int) -> Usage:
     )
 
 
+def usage_of_choices(flight: Flight, whole: Usage) -> list[Usage]:
+    """Usage of each choice; the prompt counts for each."""
+    choices = flight.generation.choices
+    if len(choices) == 1:
+        return [whole]
+    return [
+        Usage(
+            prompt_tokens=whole.prompt_tokens,
+            completion_tokens=choice.tokens,
+            total_tokens=whole.prompt_tokens + choice.tokens,
+            prompt_tokens_details=whole.prompt_tokens_details,
+            completion_tokens_details=CompletionTokensDetails(choice.parser.reasoning_tokens),
+        )
+        for choice in choices
+    ]
+
+
+def usage_headers(prompt_tokens: int, cached_tokens: int | None) -> dict[str, str]:
+    """What the vendor's answers tell in their head, as far as it is known."""
+    headers = {"X-Msh-Usage-Prompt-Tokens": str(prompt_tokens)}
+    if cached_tokens is not None:
+        headers["X-Msh-Usage-Cached-Tokens"] = str(min(cached_tokens, prompt_tokens))
+    return headers
+
+
 def sum_of(usages: Sequence[Usage]) -> Usage:
     """Of several answers together."""
     return Usage(

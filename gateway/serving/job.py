@@ -77,6 +77,8 @@ class Details(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: int | None = None
     usage: bool = False
     """Every chunk has the usage so far."""
+    token_ids: bool = False
+    """Every chunk has the tokens that it comes from."""
 
 
 class Prepared(msgspec.Struct, kw_only=True):
@@ -90,6 +92,8 @@ class Prepared(msgspec.Struct, kw_only=True):
     include_usage: bool
     stop_rules: StopRules | None = None
     details: Details | None = None
+    strict_vendor: bool = False
+    """The vendor's contract to the letter, where that is not what OpenAI's clients are used to."""
     values: Mapping[str, Any]
     """Checked values of the request's fields; `echoed` is the text that the answer begins with."""
 

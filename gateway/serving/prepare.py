@@ -18,6 +18,7 @@ from gateway.serving.request import Fields
 from gateway.serving.sampling_checks import check_sampling
 from gateway.serving.stops import StopMatcher
 from gateway.serving.token_watch import TokenWatch
+from gateway.serving.vendor import check_vendor_rules, vendor_defaults
 from gateway.tokens.encodings import Encoding, Encodings
 from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
@@ -61,12 +62,15 @@ class Preparer:
         self.encodings = encodings
         self._limits = limits
         self._settings = settings
+        self._strict_vendor = settings.profile == "kimi-strict"
         # One thread: the segment cache has one writer beside the event loop, and tiktoken frees the GIL.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
     async def chat(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
         check_chat(fields.values, self._settings.max_messages, self._settings.max_tools)
+        if self._strict_vendor:
+            check_vendor_rules(fields)
         chat = self._chat(fields.values)
         drafts = [await self._encode_chat(encoding, chat) for encoding in self._encodings_for(fields)]
         return self._prepared(fields, drafts, request_id, started, "messages")
@@ -203,6 +207,7 @@ class Preparer:
         job.others = jobs[1:]
         usage = bool((stream_options or {}).get("include_usage"))
         continuous = usage and bool((stream_options or {}).get("continuous_usage_stats"))
+        token_ids = param == "messages" and bool((stream_options or {}).get("include_internal_content"))
         return Prepared(
             job=job,
             readings=[draft.reading for draft in drafts],
@@ -211,9 +216,10 @@ class Preparer:
             include_usage=usage,
             stop_rules=_stop_rules(fields),
             values=values,
-            details=Details(logprobs=logprobs, usage=continuous)
-            if logprobs is not None or continuous
+            details=Details(logprobs=logprobs, usage=continuous, token_ids=token_ids)
+            if logprobs is not None or continuous or token_ids
             else None,
+            strict_vendor=self._strict_vendor,
         )
 
     def _job(
@@ -230,7 +236,7 @@ class Preparer:
             request_id=request_id,
             model=values["model"],
             prompt=draft.prompt,
-            sampling=_sampling(fields, draft.reading, max_tokens),
+            sampling=self._sampling(fields, draft.reading, max_tokens),
             top_level=fields.top_level,
             max_tokens=max_tokens,
             cache_salt=values.get("cache_salt"),
@@ -239,10 +245,17 @@ class Preparer:
             constraint=draft.constraint,
             choices=values.get("n", 1),
             logprobs=_logprobs(values),
-            may_stop_early="stop" in values,
+            # What was cached is told in the head of a strict answer, before the end where usage comes.
+            may_stop_early="stop" in values or (self._strict_vendor and values.get("stream", False)),
             unable=unable,
             pools=None if len(self.encodings.all) == 1 else draft.reading.encoding.pools,
         )
+
+    def _sampling(self, fields: Fields, reading: Reading, max_tokens: int) -> dict[str, bytes]:
+        sampling = _sampling(fields, reading, max_tokens)
+        if self._strict_vendor and reading.options is not None:
+            vendor_defaults(sampling, thinking=reading.options.thinking)
+        return sampling
 
     def _unable(self, fields: Fields) -> frozenset[str]:
         """Workers that cannot serve it for what it asks. Raises RequestError when none can."""

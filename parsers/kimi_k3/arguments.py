@@ -180,7 +180,9 @@ class ToolCallWriter:
         self._emit(ToolArgumentsDelta(self.index, text))
 
     def _new_id(self, index: int) -> str:
-        return f"{self._name}:{index}" if self._ids == "name_index" else f"call_{uuid.uuid4().hex}"
+        if self._ids == "name_index":
+            return f"{self._name}:{index}"
+        return f"{self._name}_{uuid.uuid4().int >> 65}"  # the vendor's form, and unique
 
 
 def _object_of(arguments: Sequence[_Argument]) -> dict[str, Any]:

@@ -69,6 +69,7 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("continuation_limit", "0", "2", "3", (0, 2, 3)),
     ("drain_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("sse_keep_alive_seconds", "0", "2.5", "3", (0.0, 2.5, 3.0)),
+    ("profile", '"kimi-strict"', "default", "kimi-strict", ("kimi-strict", "default", "kimi-strict")),
     ("tool_call_ids", '"name_index"', "random", "name_index", ("name_index", "random", "name_index")),
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
     ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),

@@ -86,7 +86,7 @@ class MessageStream(FrameBuffer):
     def on_token(self, index: int, token: TokenDetail) -> None:
         """Nothing is told of tokens."""
 
-    def end(self, choices: int, usage: Usage | None) -> bytes:
+    def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
         if not self._begun:
             self._begin()
         self._close()

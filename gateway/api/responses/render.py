@@ -82,7 +82,7 @@ class ResponseStream(FrameBuffer):
             else:
                 self._output.end = event
 
-    def end(self, choices: int, usage: Usage | None) -> bytes:
+    def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
         self._begin()
         end, head = self._output.end, self._output.head
         status = status_of(end)

@@ -71,7 +71,7 @@ async def test_comments_fill_a_silence_between_events() -> None:
     async with gateway([worker], sse_keep_alive_seconds=SOON) as gw:
         data = await rest_after_comments(await gw.chat(stream=True), gate)
     assert data.startswith(b"data: ")
-    assert data.replace(COMMENT, b"").count(b'content":') == 3
+    assert data.replace(COMMENT, b"").count(b'content":') == 4  # of the role, and reasoning with its end
 
 
 @pytest.mark.parametrize("seconds", [0, 30])

@@ -62,13 +62,14 @@ def test_a_chat_stream_has_one_kind_of_increment_a_frame_between_a_role_and_a_fi
     assert [chunk["choices"][0]["delta"] for chunk in chunks] == [
         {"role": "assistant", "content": ""},
         {"reasoning_content": 'a"\n'},
+        {"reasoning_content": ""},
         {"content": "é\u2028"},
         {"tool_calls": [call]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"x":'}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
         {},
     ]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 6 + ["tool_calls"]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 7 + ["tool_calls"]
 
 
 def test_usage_comes_in_a_last_chunk_without_choices_when_asked_for() -> None:
