@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,6 +60,18 @@ def typed(kind: Any, what: str) -> Check:
         return _decode(decode, raw, what)
 
     return check
+
+
+def without(check: Check, names: Sequence[str]) -> Check:
+    """An object that `check` allows and that has none of these members."""
+
+    def check_members(raw: bytes) -> Any:
+        value = check(raw)
+        if found := [name for name in names if name in value]:
+            raise ValueError(f"must not have {found[0]!r}")
+        return value
+
+    return check_members
 
 
 def text(min_chars: int = 0, max_chars: int = 2**31, *, without: str = "") -> Check:

@@ -61,8 +61,9 @@ SAMPLING: dict[str, checks.Check] = {
     "logit_bias": checks.logit_bias,
     "allowed_token_ids": checks.token_ids(empty=False),
     "bad_words": checks.texts(128),
-    "vllm_xargs": checks.typed(
-        dict[str, _scalar | list[_scalar]], "an object of strings, numbers, or lists of them"
+    "vllm_xargs": checks.without(
+        checks.typed(dict[str, _scalar | list[_scalar]], "an object of strings, numbers, or lists of them"),
+        ("kv_transfer_params", "ec_transfer_params"),
     ),
     "thinking_token_budget": checks.integer(-1),
     "repetition_detection": _object,

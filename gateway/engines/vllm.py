@@ -36,6 +36,7 @@ FAILURES = ("abort", "error")
 
 EVERY_CHUNK = b'"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}'
 WHOLE = b'"stream":false'
+PARAMETERS = "kv_transfer_params"
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -184,6 +185,9 @@ def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     if request.logprobs is not None:
         sampling["logprobs"] = b"%d" % request.logprobs
     fields = dict(request.top_level)
+    if (handle := fields.get(PARAMETERS)) is not None:  # vLLM before 0.32 reads it only there
+        extra = msgspec.json.decode(sampling.get("extra_args", b"{}"), type=dict[str, msgspec.Raw])
+        sampling["extra_args"] = msgspec.json.encode({**extra, PARAMETERS: msgspec.Raw(handle)})
     if request.constraint is not None:
         sampling["structured_outputs"] = vllm_structured_outputs(request.constraint)
         fields["reasoning_ended"] = b"true"  # the constraint tells of the reasoning itself

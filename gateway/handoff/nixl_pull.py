@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
+from gateway.engines.vllm import PARAMETERS
 from gateway.handoff.base import Handle, PrefillResult
 
 REMOTE_DECODE = (
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
     b'"remote_host":null,"remote_port":null}'
 )
-PARAMETERS = "kv_transfer_params"
 
 REQUIRED: dict[str, type | tuple[type, ...]] = {
     "remote_engine_id": str,

@@ -64,6 +64,7 @@ def test_the_other_endpoints_input_goes_nowhere() -> None:
         ("bad_words", ["x"] * 129),
         ("vllm_xargs", {"a": {}}),
         ("vllm_xargs", {"a": True}),
+        ("vllm_xargs", {"kv_transfer_params": "kills an engine"}),
         ("thinking_token_budget", -2),
         ("logit_bias", {"-1": 1}),
         ("logit_bias", {"٣": 1}),

@@ -305,6 +305,15 @@ def test_the_generate_body_keeps_numbers_as_they_were_spelled() -> None:
     }
 
 
+def test_a_kv_handle_is_in_the_generate_body_where_old_and_new_workers_read_it() -> None:
+    handle = b'{"do_remote_prefill":true,"x":1.50}'
+    body = b"".join(generate_body(request(top_level={"kv_transfer_params": handle}), STREAMED))
+    assert body.count(handle) == 2
+    read = msgspec.json.decode(body)
+    assert read["kv_transfer_params"] == {"do_remote_prefill": True, "x": 1.5}
+    assert read["sampling_params"]["extra_args"] == {"a": 1, "kv_transfer_params": read["kv_transfer_params"]}
+
+
 def test_the_completions_body_asks_for_ids_and_control_tokens() -> None:
     body = msgspec.json.decode(b"".join(completions_body(request(), WHOLE)))
     assert body["prompt"] == [1, 2, 3]
