@@ -143,7 +143,8 @@ class Router:
     def prefers_pair(self, request: RouteRequest) -> bool:
         """Whether a prefill worker and a decode worker should serve a request instead of one for both.
 
-        `request.role` is not looked at. Where there are both kinds, the one that costs fewer seconds.
+        `request.role` is not looked at. Where there are both kinds, the one that costs fewer seconds, the
+        transfer to the decode worker (`request.transfer_seconds`) included.
         """
         if not self._roster.apart:
             return False
@@ -156,7 +157,8 @@ class Router:
             return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
         found = find_overlaps(self._index, self._beliefs, request, [*prefill, *aggregated])
         whole = Ask(found.prompt_tokens, found.expected, self._clock())
-        pair = self._cheapest(prefill, whole) + self._cheapest(decode, Ask(0, {}, whole.now))
+        fetched = Ask(0, {}, whole.now, transfer=request.transfer_seconds)
+        pair = self._cheapest(prefill, whole) + self._cheapest(decode, fetched)
         return pair < self._cheapest(aggregated, whole)
 
     def first_token(self, message: FirstToken) -> None:

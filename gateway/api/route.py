@@ -14,7 +14,7 @@ from gateway.api.generate import Surface, check_target
 from gateway.api.relay import NO_TOKENS
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import CHAT, COMPLETIONS
-from gateway.serving.places import route_request
+from gateway.serving.places import route_request, with_transfer
 from router.explain import Explanation
 from router.messages import RouteRequest, Variant
 
@@ -35,7 +35,7 @@ async def explain(request: web.Request) -> web.Response:
     else:
         started = asyncio.get_running_loop().time()
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
-        route = route_request(prepared.job, "aggregated", _NOBODY)
+        route = with_transfer(route_request(prepared.job, "aggregated", _NOBODY), services.fabric)
     answer = {"model": model, "prompt_tokens": len(route.token_ids), "legs": _legs(services, route)}
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
@@ -54,8 +54,11 @@ def _legs(services: Services, route: RouteRequest) -> dict[str, Any]:
     if not router.prefers_pair(route):
         return {"aggregated": router.explain(route)}
     decode = router.explain(msgspec.structs.replace(route, role="decode"))
-    prefill = msgspec.structs.replace(route, role="prefill")
-    return {"decode": decode, "prefill": router.explain(_in_pool_of(decode, prefill))}
+    prefill = _in_pool_of(decode, msgspec.structs.replace(route, role="prefill", transfer_seconds={}))
+    if decode.chosen is not None:
+        unfit, seconds = services.fabric.from_prefill(decode.chosen.worker, len(route.token_ids))
+        prefill = msgspec.structs.replace(prefill, exclude=unfit, transfer_seconds=seconds)
+    return {"decode": decode, "prefill": router.explain(prefill)}
 
 
 def _in_pool_of(decode: Explanation, prefill: RouteRequest) -> RouteRequest:

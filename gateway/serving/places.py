@@ -35,7 +35,7 @@ class Places:
     def reserve(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         """An attempt with its places. Raises FullError, NoWorkerError, RequestError."""
         out = trail.excluded | trail.avoided | self._fabric.unpaired
-        pair = self._router.prefers_pair(route_request(job, "aggregated", out))
+        pair = self._router.prefers_pair(with_transfer(route_request(job, "aggregated", out), self._fabric))
         # Each choice would use the KV handle, which is good for one.
         ways = (
             [self._one] if job.choices > 1 else [self._pair, self._one] if pair else [self._one, self._pair]
@@ -113,6 +113,12 @@ def _request(
     own = route_request(job.of_pool(pool), role, out, at_once=True)
     only = frozenset({pool})
     return msgspec.structs.replace(own, pools=only, variants=(), transfer_seconds=seconds)
+
+
+def with_transfer(request: RouteRequest, fabric: Fabric) -> RouteRequest:
+    """With the seconds that a prompt's KV cache takes to each decode worker."""
+    seconds = fabric.to_decode(len(request.token_ids))
+    return msgspec.structs.replace(request, transfer_seconds=seconds) if seconds else request
 
 
 def route_request(job: Job, role: Role, out: frozenset[str], *, at_once: bool = False) -> RouteRequest:

@@ -16,6 +16,7 @@ from loadtests.gpu.workers import ROOT, Role, Site, Worker
 from loadtests.processes import Child, free_ports, wait_until
 
 READY_SECONDS = 60.0
+JSON_BODY = {"Content-Type": "application/json"}
 Member = tuple[Worker, Role]
 
 
@@ -53,7 +54,7 @@ class Front:
 
     def explain(self, request: Mapping[str, Any]) -> Any:
         """Where a request would go."""
-        ask = urllib.request.Request(f"{self.admin}/v1/route", json.dumps(request).encode())
+        ask = urllib.request.Request(f"{self.admin}/v1/route", json.dumps(request).encode(), JSON_BODY)
         with urllib.request.urlopen(ask, timeout=30) as response:
             return json.load(response)
 

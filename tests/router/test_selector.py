@@ -248,6 +248,7 @@ def test_where_there_are_both_the_cheaper_one_is_preferred() -> None:
     router.apply(WorkerKey("prefill"), [stored([1], [100, 101])])
     assert router.prefers_pair(request())
     assert not router.prefers_pair(request(exclude=frozenset({"prefill"})))
+    assert not router.prefers_pair(request(transfer_seconds={"decode": 1.0}))
 
 
 def test_an_unknown_policy_is_refused() -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from gateway.config import WorkerSettings
 from gateway.fleet.worker import Profile, Worker
+from gateway.handoff.fabric import FabricPool
+from parsers.base import KvShape
 from router.messages import NoWorkerError, Role, WorkerInfo
 from router.selector import Router
 from tests.gateway.raw_worker import RawWorker, running
@@ -77,6 +79,8 @@ async def test_the_better_link_is_taken_for_both_legs() -> None:
         running(*[DECODED] * 4) as d1,
     ):
         bench = FabricBench([p1, p0], [d0, d1], ["1"] * 4, [{"host": "b"}, near, {"host": "c"}, near])
+        # Much to move, so that no delay of this machine makes the poor links look quicker.
+        bench.fabric._pools = {"": FabricPool(shape=KvShape(1e9, 1))}
         bench.router = Router("kv", seed=1)
         for name in bench.engines:
             role: Role = "prefill" if name in ("w0", "w1") else "decode"
@@ -92,3 +96,15 @@ async def test_the_time_to_decodes_first_token_is_learned() -> None:
         await served(bench, 1)
         assert bench.fabric.describe()[0]["rest_seconds"] >= 0
         assert bench.fabric._partners["w1"]["w0"].seen == 1
+
+
+@pytest.mark.parametrize(("seconds", "by_the_pair"), [(0.001, 1), (5.0, 0)])
+async def test_a_slow_handoff_moves_requests_to_a_worker_that_does_both(
+    seconds: float, by_the_pair: int
+) -> None:
+    async with running(prefilled()) as p, running(DECODED) as d, running(DECODED) as both:
+        bench = FabricBench([p], [d], ["1", "1"], [{}, {}])
+        bench.add_aggregated(both, sequences=50)  # the pair costs less, but for the way between its workers
+        bench.fabric.handed_over("w0", "w1", 3, seconds)
+        (await bench.run()).close()
+        assert (len(d.requests), len(both.requests)) == (by_the_pair, 1 - by_the_pair)
