@@ -7,11 +7,14 @@ import contextlib
 import gc
 import logging
 import signal
+import ssl
 import time
 
 import uvloop
 from aiohttp import web
 
+from gateway.access.access import Access
+from gateway.access.keys import KeysError
 from gateway.api.body import Bodies
 from gateway.api.server import admin_runner, public_runner
 from gateway.api.services import Services
@@ -98,7 +101,32 @@ def build(settings: Settings) -> Services:
         metrics=metrics,
         bodies=bodies,
         started=int(time.time()),
+        access=_access(settings),
     )
+
+
+def _access(settings: Settings) -> Access | None:
+    """Raises StartupError: the keys cannot be read."""
+    if settings.keys_file is None:
+        return None
+    try:
+        return Access(settings.keys_file)
+    except KeysError as error:
+        raise StartupError(f"keys_file: {error}") from None
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    """Raises StartupError: the certificate cannot be used."""
+    if settings.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+    except OSError as error:  # ssl.SSLError is one
+        raise StartupError(
+            f"tls_certificate: {settings.tls_certificate}: {error.strerror or error}"
+        ) from None
+    return context
 
 
 def _fabric(settings: Settings) -> Fabric:
@@ -115,6 +143,7 @@ def _fabric(settings: Settings) -> Fabric:
 
 async def _serve(settings: Settings) -> None:
     services = build(settings)
+    tls = _tls(settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -122,8 +151,11 @@ async def _serve(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         public = await public_runner(services, shutdown_timeout=SHUTDOWN_SECONDS)
         admin = await admin_runner(services, shutdown_timeout=SHUTDOWN_SECONDS)
-        url = await _listen(stack, public, settings.host, settings.port)
-        admin_url = await _listen(stack, admin, settings.admin_host, settings.admin_port)
+        url = await _listen(stack, public, settings.host, settings.port, tls)
+        admin_url = await _listen(stack, admin, settings.admin_host, settings.admin_port, tls)
+        if services.access is not None:
+            watching = asyncio.create_task(services.access.watch(), name="watch keys")
+            stack.callback(watching.cancel)
         await services.fleet.start()
         stack.push_async_callback(services.fabric.close)
         stack.push_async_callback(services.fleet.stop)
@@ -136,14 +168,20 @@ async def _serve(settings: Settings) -> None:
         await _drain(services)
 
 
-async def _listen(stack: contextlib.AsyncExitStack, runner: web.AppRunner, host: str, port: int) -> str:
+async def _listen(
+    stack: contextlib.AsyncExitStack,
+    runner: web.AppRunner,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+) -> str:
     """The URL that is listened on. Raises StartupError."""
     stack.push_async_callback(runner.cleanup)
     try:
-        await web.TCPSite(runner, host, port, backlog=4096).start()
+        await web.TCPSite(runner, host, port, backlog=4096, ssl_context=tls).start()
     except OSError as error:
         raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
-    return f"http://{host}:{runner.addresses[0][1]}"
+    return f"{'http' if tls is None else 'https'}://{host}:{runner.addresses[0][1]}"
 
 
 async def _drain(services: Services) -> None:

@@ -13,13 +13,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta
 
-from parsers.registry import DEFAULT_FORMAT
+from parsers.registry import DEFAULT_FORMAT, DEFAULT_PROFILE
 
 Role = Literal["aggregated", "prefill", "decode"]
 EngineKind = Literal["auto", "vllm", "sglang", "openai"]
 ToolCallIds = Literal["random", "name_index"]
 ReasoningEfforts = Literal["portable", "strict"]
-Profile = Literal["default", "kimi-strict"]
 ConstrainedBy = Literal["worker", "prompt"]
 LinkClass = Literal["mnnvl", "nvlink", "rdma", "shm", "tcp"]
 """NVLink across nodes, NVLink inside one, network cards that read memory, memory of one host, sockets; the
@@ -107,9 +106,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     model_format: Annotated[str, Meta(description="Text protocol of the model")] = DEFAULT_FORMAT
     profile: Annotated[
-        Profile,
-        Meta(description="`kimi-strict` also refuses what Moonshot's own service refuses, such as sampling"),
-    ] = "default"
+        str,
+        Meta(description="Contract with clients; the strict one refuses what the model's vendor refuses"),
+    ] = DEFAULT_PROFILE
     tool_call_ids: Annotated[
         ToolCallIds,
         Meta(description="Ids of tool calls: unique ones, or the tool's name and the call's place"),
@@ -167,6 +166,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     drain_seconds: Annotated[
         Seconds, Meta(description="Seconds that streams under way get to finish after SIGTERM")
     ] = 30.0
+    keys_file: Annotated[
+        NonEmpty | None, Meta(description="TOML file of API keys' hashes and limits; open to all without it")
+    ] = None
+    tls_certificate: Annotated[
+        NonEmpty | None, Meta(description="PEM file of the certificate chain; both listeners then speak TLS")
+    ] = None
+    tls_key: Annotated[
+        NonEmpty | None,
+        Meta(description="PEM file of its private key, if that is a file of its own"),
+    ] = None
     max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body")] = 64 * 1024 * 1024
     body_seconds: Annotated[Seconds, Meta(description="Seconds in which a request body must come in")] = 60.0
     idle_seconds: Annotated[

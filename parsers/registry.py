@@ -16,6 +16,11 @@ FORMATS: dict[str, Callable[[], ModelFormat]] = {
 
 DEFAULT_FORMAT = "kimi_k3"
 
+DEFAULT_PROFILE = "default"
+STRICT_PROFILE = "kimi-strict"
+"""The contract of the default format's vendor to the letter."""
+PROFILES = (DEFAULT_PROFILE, STRICT_PROFILE)
+
 
 def get_format(name: str) -> ModelFormat:
     """The format of that name. Raises KeyError."""

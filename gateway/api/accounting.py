@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 from gateway.api.services import Services
@@ -20,14 +21,20 @@ def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
     check_tool_calls(prepared.job.request_id, reading.options, flight.generation, services.metrics)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
+    if prepared.charge is not None:
+        prepared.charge.settle(usage.total_tokens)
     if logger.isEnabledFor(logging.INFO):
         logger.info(
-            "request %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens",
+            "request %s key %s model %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens, "
+            "%.3f s",
             prepared.job.request_id,
+            prepared.key_name or "-",
+            prepared.job.model,
             flight.workers,
             usage.prompt_tokens,
             usage.prompt_tokens_details.cached_tokens,
             flight.overlap_tokens,
             usage.completion_tokens,
+            asyncio.get_running_loop().time() - prepared.job.started,
         )
     return usage

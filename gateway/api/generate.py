@@ -17,6 +17,7 @@ from gateway.api.batch import answer_batch
 from gateway.api.body import Hold, patience_of, read_body
 from gateway.api.dialects import OPENAI, Dialect
 from gateway.api.errors import as_request_error, in_stream
+from gateway.api.granted import GRANT, apply_grant, charge_for
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
@@ -94,6 +95,9 @@ def generating(
     async def serve(request: web.Request, body: bytes, request_id: str, started: float) -> web.StreamResponse:
         fields = surface.read(body, strict=services.settings.strict)
         check_target(services, fields, surface.required)
+        grant = request.get(GRANT)
+        if grant is not None:
+            body = apply_grant(grant, fields, body)
         if services.fleet.only_relays(fields.values["model"]):
             return await relay(services, request, surface.path, body, fields, request_id, surface.dialect)
         if fields.refusal is not None:
@@ -101,6 +105,8 @@ def generating(
         if surface.split is not None and len(parts := surface.split(fields)) > 1:
             return await _several(services, request, surface, parts, request_id, started)
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
+        if grant is not None:
+            charge_for(grant, prepared)
         prepared.job.client_retry = request.headers.get(RETRY_COUNT, "0") != "0"
         prepared.job.patience = partial(patience_of, request.headers)
         answer = _stream if prepared.stream else _whole
@@ -189,6 +195,9 @@ async def _several(
         await surface.prepare(services.preparer, fields, f"{request_id}-{number}", started)
         for number, fields in enumerate(parts)
     ]
+    if (grant := request.get(GRANT)) is not None:
+        for part in prepared:
+            charge_for(grant, part)
     head = msgspec.structs.replace(
         _head(surface, prepared[0]),
         id=surface.id_prefix + request_id,

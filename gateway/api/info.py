@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.api.granted import GRANT
 from gateway.api.services import SERVICES, Services
 from gateway.serving.errors import model_not_found
 
@@ -17,13 +18,13 @@ def _json(body: Any, status: int = 200) -> web.Response:
 
 async def models(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
-    return _json({"object": "list", "data": [_model(services, name) for name in services.fleet.models()]})
+    return _json({"object": "list", "data": [_model(services, name) for name in _names(request)]})
 
 
 async def model(request: web.Request) -> web.Response:
     services = request.app[SERVICES]
     name = request.match_info["model"]
-    if name not in services.fleet.models():
+    if name not in _names(request):
         raise model_not_found(name)
     return _json(_model(services, name))
 
@@ -70,6 +71,12 @@ def context_length(services: Services, model: str) -> int:
     """Most tokens of a prompt and its answer together."""
     length, limit = services.fleet.context_length(model), services.settings.context_length
     return min(length or limit, limit)
+
+
+def _names(request: web.Request) -> list[str]:
+    """Models that the client may use."""
+    names, grant = request.app[SERVICES].fleet.models(), request.get(GRANT)
+    return names if grant is None else [name for name in names if grant.may_use(name)]
 
 
 def _model(services: Services, name: str) -> dict[str, Any]:

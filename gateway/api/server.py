@@ -8,11 +8,13 @@ from typing import Any
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from gateway.access.access import Grant
 from gateway.api import info, route, tokens
 from gateway.api.connection import Runner
 from gateway.api.dialects import dialect_of
 from gateway.api.errors import as_request_error, error_response
 from gateway.api.generate import generating
+from gateway.api.granted import GRANT
 from gateway.api.request_id import HEADER, answered_id
 from gateway.api.services import SERVICES, Services
 from gateway.api.surfaces import SURFACES
@@ -22,6 +24,8 @@ CLIENT_LEFT = 499
 """Counted for a client that went before its answer was complete; nobody reads it."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Admit = Callable[[web.Request], Grant | None]
+"""What the request's key grants, None when it needs none. Raises RequestError."""
 AnyHandler = Callable[..., Awaitable[web.StreamResponse]]
 
 
@@ -53,6 +57,7 @@ def _shortcut(services: Services, routed: AnyHandler) -> AnyHandler:
 
     Anything out of the ordinary, a query or an `Expect`, goes the usual way, `routed`.
     """
+    admit = _client_door(services)
     direct = {surface.path: generating(surface, services) for surface in SURFACES}
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -60,13 +65,13 @@ def _shortcut(services: Services, routed: AnyHandler) -> AnyHandler:
         handler = direct.get(path)
         if handler is None or request.method != hdrs.METH_POST or hdrs.EXPECT in request.headers:
             return await routed(request)
-        return await _answer(services, path, request, handler)
+        return await _answer(services, admit, path, request, handler)
 
     return handle
 
 
 def _public_app(services: Services) -> web.Application:
-    app = _app(services)
+    app = _app(services, _client_door(services))
     for surface in SURFACES:
         app.router.add_post(surface.path, generating(surface, services))
     app.router.add_post("/v1/messages/count_tokens", tokens.count_tokens)
@@ -84,7 +89,7 @@ def _public_app(services: Services) -> web.Application:
 
 
 def _admin_app(services: Services) -> web.Application:
-    app = _app(services)
+    app = _app(services, _admin_door(services))
     app.router.add_get("/health", info.health)
     app.router.add_get("/metrics", info.metrics)
     app.router.add_get("/workers", info.workers)
@@ -92,24 +97,50 @@ def _admin_app(services: Services) -> web.Application:
     return app
 
 
-def _app(services: Services) -> web.Application:
-    app = web.Application(middlewares=[_answer_errors], client_max_size=services.settings.max_body_bytes)
+def _app(services: Services, admit: Admit | None) -> web.Application:
+    limit = services.settings.max_body_bytes
+    app = web.Application(middlewares=[_answering(services, admit)], client_max_size=limit)
     app[SERVICES] = services
     return app
 
 
-@web.middleware
-async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every failure before the first byte becomes OpenAI's error body; every request is counted."""
-    return await _answer(request.app[SERVICES], _endpoint(request), request, handler)
+def _answering(services: Services, admit: Admit | None) -> Any:
+    """The middleware: every failure before the first byte becomes an error body, every request is counted."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return await _answer(services, admit, _endpoint(request), request, handler)
+
+    return answer
+
+
+def _client_door(services: Services) -> Admit | None:
+    access = services.access
+    if access is None:
+        return None
+    return lambda request: access.enter(request.path, request.method, request.headers)
+
+
+def _admin_door(services: Services) -> Admit | None:
+    access = services.access
+    if access is None:
+        return None
+
+    def admit(request: web.Request) -> None:
+        access.check_admin(request.path, request.headers)
+
+    return admit
 
 
 async def _answer(
-    services: Services, endpoint: str, request: web.Request, handler: Handler
+    services: Services, admit: Admit | None, endpoint: str, request: web.Request, handler: Handler
 ) -> web.StreamResponse:
     services.metrics.in_flight += 1
     status = CLIENT_LEFT
+    grant = None
     try:
+        if admit is not None and (grant := admit(request)) is not None:
+            request[GRANT] = grant
         response = await handler(request)
         status = response.status
         if not response.prepared and HEADER not in response.headers:
@@ -122,6 +153,8 @@ async def _answer(
         status = failure.status
         return error_response(failure, answered_id(request), dialect_of(request.path).body)
     finally:
+        if grant is not None:
+            grant.leave()
         services.metrics.in_flight -= 1
         if status == CLIENT_LEFT:
             services.metrics.client_disconnects += 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from gateway.access.access import Access
 from gateway.api.body import Bodies
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
@@ -30,6 +31,8 @@ class Services:
     bodies: Bodies
     started: int
     """Unix time at which the gateway started."""
+    access: Access | None = None
+    """None: open to all."""
     draining: bool = False
 
 

@@ -13,6 +13,7 @@ from gateway.api.body import read_body
 from gateway.api.dialects import ANTHROPIC, OPENAI, Dialect
 from gateway.api.fields import CHAT_FIELDS, read_fields
 from gateway.api.generate import check_target
+from gateway.api.granted import check_model
 from gateway.api.info import context_length
 from gateway.api.relay import relay
 from gateway.api.services import SERVICES, Services
@@ -48,6 +49,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     if asked.prompt is None:
         fields = read_fields(body, CHAT_FIELDS)
     model = _target(services, asked.model, fields, "messages" if asked.prompt is None else None)
+    check_model(request, model)
     if services.fleet.only_relays(model):
         return await _relayed(services, request, body, fields)
     if asked.prompt is None:
@@ -75,6 +77,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
         raise missing("tokens")
     fields = Fields({}, {}, {})
     model = _target(services, asked.model, fields, None)
+    check_model(request, model)
     if services.fleet.only_relays(model):
         return await _relayed(services, request, body, fields)
     tokenizer = services.preparer.encoding_of(model).tokenizer
@@ -89,6 +92,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     services, body = request.app[SERVICES], await _read(request)
     fields = read_count(body, strict=services.settings.strict)
     check_target(services, fields, "messages")
+    check_model(request, fields.values["model"])
     if services.fleet.only_relays(fields.values["model"]):
         return await _relayed(services, request, body, fields, ANTHROPIC)
     reading, _ = await services.preparer.encode_chat(fields)
@@ -100,6 +104,7 @@ async def render(request: web.Request) -> web.StreamResponse:
     services, body = request.app[SERVICES], await _read(request)
     fields = read_fields(body, CHAT_FIELDS, strict=services.settings.strict)
     check_target(services, fields, "messages")
+    check_model(request, fields.values["model"])
     if services.fleet.only_relays(fields.values["model"]):
         return await _relayed(services, request, body, fields)
     if fields.refusal is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.access.access import Charge
 from gateway.tokens.encodings import Encoding
 from gateway.tokens.prompts import EncodedPrompt
 from parsers.base import Constraint, OutputOptions
@@ -94,6 +95,10 @@ class Prepared(msgspec.Struct, kw_only=True):
     details: Details | None = None
     strict_vendor: bool = False
     """The vendor's contract to the letter, where that is not what OpenAI's clients are used to."""
+    key_name: str | None = None
+    """Whose key the client used."""
+    charge: Charge | None = None
+    """Tokens that the key has given for it."""
     values: Mapping[str, Any]
     """Checked values of the request's fields; `echoed` is the text that the answer begins with."""
 

@@ -24,6 +24,7 @@ from gateway.tokens.prompts import EncodedPrompt
 from gateway.tokens.tokenizer import Tokenizer, TokenizerError, is_long
 from parsers.base import Chat, Constraint, FormatError, OutputOptions, Piece, Segment
 from parsers.constraints import requested
+from parsers.registry import STRICT_PROFILE
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for /v1/completions."""
@@ -62,7 +63,7 @@ class Preparer:
         self.encodings = encodings
         self._limits = limits
         self._settings = settings
-        self._strict_vendor = settings.profile == "kimi-strict"
+        self._strict_vendor = settings.profile == STRICT_PROFILE
         # One thread: the segment cache has one writer beside the event loop, and tiktoken frees the GIL.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 

@@ -19,7 +19,7 @@ from gateway.settings.sources import (
     read_document,
 )
 from gateway.settings.workers import workers_from_document, workers_from_urls
-from parsers.registry import FORMATS
+from parsers.registry import FORMATS, PROFILES
 
 DEFAULT = "default"
 
@@ -45,6 +45,7 @@ def load_settings(flags: object, environ: Mapping[str, str], config_file: str | 
     values = {key: _value(key, found, document) for key, found in raw.items()}
     settings = Settings(**values)
     _check_name(settings.policy, "policy", policy_names(), origins)
+    _check_name(settings.profile, "profile", PROFILES, origins)
     _check_name(settings.model_format, "model_format", tuple(FORMATS), origins)
     check_worker_pools(settings, document, raw.get(WORKERS))
     return Resolved(settings, origins)
