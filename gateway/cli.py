@@ -51,12 +51,15 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, run, help_text in (
         ("serve", _serve, "serve clients"),
         ("config", _config, "print the effective settings and where each came from"),
+        ("doctor", _doctor, "look at the workers and say what to change"),
     ):
         command = commands.add_parser(
             name, help=help_text, description=f"{help_text.capitalize()}.", allow_abbrev=False
         )
         command.set_defaults(run=run)
         _add_setting_flags(command)
+        if name == "doctor" and name in arguments:
+            importlib.import_module("gateway.doctor.command").add_arguments(command)
     for name, module, help_text in (
         ("demo", "gateway.demo", "run a small fleet of simulated workers and show what the gateway does"),
         ("sim", "simulator.cli", "run one simulated worker"),
@@ -110,6 +113,11 @@ def _serve(options: argparse.Namespace) -> int:
     settings = _resolved(options).settings
     app = importlib.import_module("gateway.app")
     return int(app.run(settings))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    settings = _resolved(options).settings
+    return int(importlib.import_module("gateway.doctor.command").run(options, settings))
 
 
 def _config(options: argparse.Namespace) -> int:

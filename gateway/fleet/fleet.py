@@ -142,6 +142,10 @@ class Fleet:
             "role": worker.role,
             "pool": settings.pool,
             "labels": dict(settings.labels),
+            "configured": {
+                name: getattr(settings, name)
+                for name in ("engine", "kv_events", "kv_replay", "max_num_seqs", "side_channel")
+            },
             "state": worker.state.value,
             "reason": worker.reason,
             "profile": profile,
