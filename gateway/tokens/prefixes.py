@@ -164,6 +164,11 @@ def _keys(pieces: Sequence[Piece]) -> list[int]:
 
 def _shared(kept: Sequence[Piece], pieces: Sequence[Piece]) -> int:
     """How many pieces two prompts have in common from the start."""
-    if pieces[: len(kept)] == kept:
-        return len(kept)
-    return next((at for at, (a, b) in enumerate(zip(kept, pieces, strict=False)) if a != b), len(pieces))
+    size = min(len(kept), len(pieces))
+    # A prompt and its next turn part at the end, where the first asks for an answer. That is looked at first,
+    # because comparing costs a look at all the text.
+    while size and kept[size - 1] != pieces[size - 1]:
+        size -= 1
+    if kept[:size] == pieces[:size]:
+        return size
+    return next(at for at, (a, b) in enumerate(zip(kept, pieces, strict=False)) if a != b)

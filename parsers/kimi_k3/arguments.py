@@ -6,10 +6,10 @@ types are held until they are complete, because only then it is known whether th
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from json.encoder import encode_basestring as quoted
+from random import getrandbits
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -182,7 +182,7 @@ class ToolCallWriter:
     def _new_id(self, index: int) -> str:
         if self._ids == "name_index":
             return f"{self._name}:{index}"
-        return f"{self._name}_{uuid.uuid4().int >> 65}"  # the vendor's form, and unique
+        return f"{self._name}_{getrandbits(63)}"  # the vendor's form, and unique
 
 
 def _object_of(arguments: Sequence[_Argument]) -> dict[str, Any]:

@@ -118,19 +118,25 @@ class KimiK3Parser:
         return events
 
     def _feed_one(self, token_id: int) -> Sequence[OutputEvent]:
-        """Most that are not known only add to a tag."""
+        """A control token, or one that adds to a tag, as most do that are not known."""
+        if self._detokenizer.pending:
+            return self._feed_slowly((token_id,))
         tag = self._tag
-        if tag is not None and not self._detokenizer.pending:
-            text = whole_text(self._detokenizer.texts, token_id)
-            if text and tag.feed(text, 1):
+        if token_id < FIRST_CONTROL_ID:
+            text = whole_text(self._detokenizer.texts, token_id) if tag is not None else None
+            if tag is None or not text:
+                return self._feed_slowly((token_id,))
+            if tag.feed(text, 1):
                 return ()
-            if text:
-                events: list[OutputEvent] = []
-                self._events = events
-                self._release_tag()
-                self._know()
-                return events
-        return self._feed_slowly((token_id,))
+        events: list[OutputEvent] = []
+        self._events = events
+        self._take_recent()
+        if token_id < FIRST_CONTROL_ID:
+            self._release_tag()
+        else:
+            self._control(token_id)
+        self._know()
+        return events
 
     def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
@@ -249,7 +255,8 @@ class KimiK3Parser:
         if self._state is State.DONE:
             return
         if token_id in (OPEN_ID, CLOSE_ID):
-            self._release_tag()
+            if self._tag is not None:
+                self._release_tag()
             self._tag = TagReader(OPEN if token_id == OPEN_ID else CLOSE)
             self._sink = self._read_tag
         elif token_id == SEP_ID:
