@@ -151,7 +151,9 @@ def order_results(run: Sequence[Numbered], calls: Sequence[Call], seen: int) -> 
     the message's own, else that of the call in the same place. Raises FormatError when there is none.
     """
     positions = _positions(calls)
-    matched = [(positions.get(_call_id(message)), place, message) for place, message in run]
+    matched = [
+        (positions.get(_first(message, "tool_call_id", "id")), place, message) for place, message in run
+    ]
     if all(position is not None for position, _, _ in matched):
         matched.sort(key=lambda result: result[0] or 0)
     return [
@@ -171,17 +173,17 @@ def _positions(calls: Sequence[Call]) -> dict[str | None, int]:
     return positions
 
 
-def _call_id(message: Message) -> str | None:
-    call_id = message.get("tool_call_id", message.get("id"))
-    return None if call_id is None else str(call_id)
+def _first(message: Message, *names: str) -> str | None:
+    """The first of these members that says something."""
+    return next((str(message[name]) for name in names if message.get(name) not in (None, "")), None)
 
 
 def _name(message: Message, place: int, position: int | None, calls: Sequence[Call], order: int) -> str:
     if position is not None:
         return calls[position].name
-    own = message.get("tool", message.get("name"))
+    own = _first(message, "tool", "name")
     if own is not None:
-        return str(own)
+        return own
     if order < len(calls):
         return calls[order].name
     raise FormatError("a tool message answers no known tool call", f"messages[{place}].tool_call_id")

@@ -10,7 +10,7 @@ from tests.live.asker import Answer, user
 from tests.live.k3.rig import K3Rig
 from tests.live.vocabulary import CONTROL
 from tests.parsers.kimi_k3.material import shared_cases
-from tests.parsers.kimi_k3.test_shared_cases import DELIBERATE, as_json, expected_of
+from tests.parsers.kimi_k3.test_shared_cases import as_json, expected_of
 
 END = CONTROL["<|end_of_msg|>"]
 
@@ -44,8 +44,6 @@ def ask(k3: K3Rig, case: dict[str, Any], streamed: bool) -> Answer:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("case", shared_cases("reasoning", "tool", "stream"))
 def test_a_collected_output_comes_back_right(k3: K3Rig, case: dict[str, Any], streamed: bool) -> None:
-    if case["id"] in DELIBERATE:
-        pytest.skip(DELIBERATE[case["id"]])
     if case["engine_finish"] not in ("stop", "length"):
         pytest.skip(f"an engine cannot be made to finish with {case['engine_finish']}")
     answer = ask(k3, case, streamed)

@@ -129,6 +129,11 @@ class TestResults:
     def test_a_run_that_is_all_known_follows_the_calls(self) -> None:
         assert self.order({"tool_call_id": "b"}, {"id": "a"}) == [(6, "f"), (5, "g")]
 
+    @pytest.mark.parametrize("nothing", [None, ""])
+    def test_an_empty_member_is_none(self, nothing: str | None) -> None:
+        assert self.order({"tool_call_id": nothing, "id": "b"}, {"id": "a"}) == [(6, "f"), (5, "g")]
+        assert self.order({"tool": nothing, "name": "k"}) == [(5, "k")]
+
     def test_two_results_of_one_call_keep_their_order(self) -> None:
         assert self.order({"tool_call_id": "a"}, {"tool_call_id": "a"}) == [(5, "f"), (6, "f")]
 
