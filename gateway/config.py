@@ -23,6 +23,7 @@ ConstrainedBy = Literal["worker", "prompt"]
 LinkClass = Literal["mnnvl", "nvlink", "rdma", "shm", "tcp"]
 """NVLink across nodes, NVLink inside one, network cards that read memory, memory of one host, sockets; the
 best comes first."""
+Images = Literal["refused", "forwarded"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
@@ -89,6 +90,9 @@ class PoolSettings(msgspec.Struct, frozen=True, kw_only=True):
         LinkClass | None,
         Meta(description="Least link of a prefill/decode pair; `required_link` above when left out"),
     ] = None
+    images: Annotated[
+        Images | None, Meta(description="What becomes of images; `images` above when left out")
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +125,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ConstrainedBy,
         Meta(description="What keeps answers to a form: a grammar of the worker, or only the prompt"),
     ] = "worker"
+    images: Annotated[
+        Images, Meta(description="What becomes of images in chats: refused, or forwarded to the workers")
+    ] = "refused"
+    image_seconds: Annotated[Seconds, Meta(description="Seconds that an image may take to be fetched")] = 10.0
+    max_image_bytes: Annotated[int, Meta(ge=1, description="Most bytes of a chat's images together")] = (
+        32 * 1024 * 1024
+    )
     context_length: Annotated[
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
     ] = 1_048_576
@@ -215,6 +226,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 model_format=pool.model_format or self.model_format,
                 constrained_by=pool.constrained_by or self.constrained_by,
                 required_link=pool.required_link or self.required_link,
+                images=pool.images or self.images,
             )
             for pool in pools
         ]

@@ -220,6 +220,8 @@ class ModelFormat(Protocol):
     """Formats of one family read the same vocabulary files."""
     stop_token_ids: Sequence[int]
     """Ids that end a generation; a worker is told so when it has no tokenizer of its own."""
+    image_marker: str | None
+    """The control token that an image begins with; None for a model that sees none."""
 
     @property
     def kv_shape(self) -> KvShape | None:

@@ -34,6 +34,7 @@ class PlainFormat:
     name = "plain"
     family = "plain"
     kv_shape: KvShape | None = None
+    image_marker: str | None = None
 
     def __init__(self, stop_token_ids: Sequence[int] = ()) -> None:
         """`stop_token_ids` end an answer and are not shown; give another family's to read its completions."""

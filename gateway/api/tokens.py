@@ -56,7 +56,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
         reading, prompt = await services.preparer.encode_chat(fields)
     else:
         reading, prompt = await services.preparer.encode_text(fields, asked.prompt)
-    ids = prompt.ids.tolist()
+    ids = prompt.id_list()
     spell = reading.encoding.tokenizer.bytes_of
     strings = [spell(one).decode("utf-8", "replace") for one in ids] if asked.return_token_strs else None
     return _json(
@@ -120,7 +120,7 @@ async def render(request: web.Request) -> web.StreamResponse:
     return _json(
         {
             "request_id": f"chatcmpl-{job.request_id}",
-            "token_ids": job.prompt.ids.tolist(),
+            "token_ids": job.prompt.id_list(),
             "features": None,
             "sampling_params": sampling,
             "model": job.model,

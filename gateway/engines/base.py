@@ -11,6 +11,15 @@ import msgspec
 from parsers.base import Constraint
 
 
+class Image(NamedTuple):
+    """One image of a prompt."""
+
+    uri: str
+    """`data:` with its bytes."""
+    id: str
+    """The digest of its bytes, by which an engine may know it again."""
+
+
 class EngineRequest(msgspec.Struct, kw_only=True):
     """One generation, as far as every engine shares it."""
 
@@ -23,6 +32,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     dp_rank: int | None = None
     usage_on_every_chunk: bool = False
     """The stream may be ended before its end, where usage would come."""
+    images: Sequence[Image] = ()
+    """In the order of their places among the ids."""
     logprobs: int | None = None
     """Log-probabilities wanted for each token: its own and those of this many alternatives."""
     sampling: Mapping[str, bytes] = {}

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+IMAGES = "images"
+"""Not a parameter, but needed of an endpoint like one."""
+
 GENERATE_NAMES: Mapping[str, str] = {"vllm_xargs": "extra_args"}
 """What vLLM's generate endpoint calls otherwise."""
 
@@ -26,6 +29,8 @@ SGLANG_NAMES: Mapping[str, str | None] = {
 
 def absent_from(endpoint: str) -> frozenset[str]:
     """Sampling parameters that cannot reach a worker by that endpoint."""
+    if endpoint == "completions":
+        return frozenset((IMAGES,))
     if endpoint != "sglang":
         return frozenset()
     return frozenset(name for name, theirs in SGLANG_NAMES.items() if theirs is None)

@@ -260,6 +260,8 @@ def generate_body(request: EngineRequest, rid: str, *, low_priority_first: bool 
     fields["sampling_params"] = msgspec.json.encode(_sampling(request))
     if request.logprobs is not None:
         fields |= {"return_logprob": b"true", "top_logprobs_num": b"%d" % request.logprobs}
+    if request.images:
+        fields["image_data"] = msgspec.json.encode([image.uri for image in request.images])
     if request.dp_rank is not None:
         fields["routed_dp_rank"] = b"%d" % request.dp_rank
     if "priority" in request.top_level:

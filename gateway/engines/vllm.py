@@ -191,6 +191,10 @@ def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     if request.constraint is not None:
         sampling["structured_outputs"] = vllm_structured_outputs(request.constraint)
         fields["reasoning_ended"] = b"true"  # the constraint tells of the reasoning itself
+    if request.images:
+        fields["content_parts"] = msgspec.json.encode(
+            [{"type": "image_url", "url": image.uri, "uuid": image.id} for image in request.images]
+        )
     fields["sampling_params"] = b"{" + _members(sampling) + b"}"
     return _body(request, delivery, b',"token_ids":[', fields)
 

@@ -248,6 +248,7 @@ def engine_request(job: Job, placement: Placement) -> EngineRequest:
         constraint=job.constraint,
         usage_on_every_chunk=job.may_stop_early,
         logprobs=job.logprobs,
+        images=job.images,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gateway.access.access import Charge
+from gateway.engines.base import Image
 from gateway.tokens.encodings import Encoding
 from gateway.tokens.prompts import EncodedPrompt
 from parsers.base import Constraint, OutputOptions
@@ -34,6 +35,7 @@ class Job(msgspec.Struct, kw_only=True):
     choices: int = 1
     logprobs: int | None = None
     """Log-probabilities wanted for each token: its own and those of this many alternatives."""
+    images: Sequence[Image] = ()
     may_stop_early: bool = False
     """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None

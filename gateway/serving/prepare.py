@@ -10,6 +10,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from gateway.config import Settings
+from gateway.engines.base import Image
+from gateway.engines.parameters import IMAGES
+from gateway.media.fetch import Fetcher
+from gateway.media.images import ImageError, ImageLoader, find_images
 from gateway.serving.chat_checks import check_chat
 from gateway.serving.errors import bad_request, context_length_exceeded
 from gateway.serving.generation import Choice, Emitter, Generation, GenerationFactory, Observer
@@ -64,6 +68,7 @@ class Preparer:
         self._limits = limits
         self._settings = settings
         self._strict_vendor = settings.profile == STRICT_PROFILE
+        self._images = ImageLoader(Fetcher(settings.image_seconds), settings.max_image_bytes)
         # One thread: the segment cache has one writer beside the event loop, and tiktoken frees the GIL.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
@@ -72,9 +77,13 @@ class Preparer:
         check_chat(fields.values, self._settings.max_messages, self._settings.max_tools)
         if self._strict_vendor:
             check_vendor_rules(fields)
+        images = await self._load_images(fields)
         chat = self._chat(fields.values)
-        drafts = [await self._encode_chat(encoding, chat) for encoding in self._encodings_for(fields)]
-        return self._prepared(fields, drafts, request_id, started, "messages")
+        drafts = [
+            await self._encode_chat(encoding, chat, images)
+            for encoding in self._encodings_for(fields, bool(images))
+        ]
+        return self._prepared(fields, drafts, request_id, started, "messages", images)
 
     async def completion(self, fields: Fields, request_id: str, started: float) -> Prepared:
         """Raises RequestError."""
@@ -95,7 +104,9 @@ class Preparer:
     async def encode_chat(self, fields: Fields) -> tuple[Reading, EncodedPrompt]:
         """A chat's prompt alone, however long it is. Raises RequestError."""
         check_chat(fields.values, self._settings.max_messages, self._settings.max_tools)
-        draft = await self._encode_chat(self.encoding_of(fields.values["model"]), self._chat(fields.values))
+        images = await self._load_images(fields)
+        encoding = self.encoding_of(fields.values["model"])
+        draft = await self._encode_chat(encoding, self._chat(fields.values), images)
         return draft.reading, draft.prompt
 
     async def encode_text(self, fields: Fields, text: str) -> tuple[Reading, EncodedPrompt]:
@@ -122,10 +133,26 @@ class Preparer:
 
     # Encoding
 
-    def _encodings_for(self, fields: Fields) -> Sequence[Encoding]:
+    async def _load_images(self, fields: Fields) -> Sequence[Image]:
+        """Those of a chat, whose messages then have their sizes. Raises RequestError."""
+        first = next(find_images(fields.values["messages"]), None)
+        if first is None:
+            return ()
+        if not any(encoding.sees for encoding in self._encodings_for(fields)):
+            message = f"`{first.param}`: the workers of this model take no images."
+            raise bad_request(message, first.param, "unsupported_parameter")
+        try:
+            fields.values["messages"], images = await self._images.load(fields.values["messages"])
+        except ImageError as error:
+            raise bad_request(str(error), error.param, "invalid_image") from None
+        return images
+
+    def _encodings_for(self, fields: Fields, images: bool = False) -> Sequence[Encoding]:
         chosen: Sequence[Encoding] = self.encodings.all
         if len(chosen) > 1:
             chosen = self.encodings.of_pools(self._limits.pools(fields.values["model"]))
+        if images:
+            chosen = [encoding for encoding in chosen if encoding.sees]
         if "structured_outputs" in fields.values:
             # Nothing in the prompt says it: it is the worker's to keep, or nobody's.
             chosen = [encoding for encoding in chosen if encoding.constrains]
@@ -148,7 +175,7 @@ class Preparer:
             strict_efforts=self._settings.reasoning_efforts == "strict",
         )
 
-    async def _encode_chat(self, encoding: Encoding, chat: Chat) -> _Draft:
+    async def _encode_chat(self, encoding: Encoding, chat: Chat, images: Sequence[Image] = ()) -> _Draft:
         try:
             encoded = encoding.model_format.encode(chat)
         except FormatError as error:
@@ -157,6 +184,8 @@ class Preparer:
             message = "An image is not supported here: its size in pixels is not known."
             raise bad_request(message, encoded.unsized_images[0])
         prompt = await self._encode(encoding.tokenizer, encoded.pieces)
+        if images:
+            prompt = encoding.routed_by(prompt, [image.id for image in images])
         options = OutputOptions(
             thinking=encoded.thinking,
             tools=encoded.tools,
@@ -189,7 +218,13 @@ class Preparer:
     # Jobs
 
     def _prepared(
-        self, fields: Fields, drafts: Sequence[_Draft], request_id: str, started: float, param: str
+        self,
+        fields: Fields,
+        drafts: Sequence[_Draft],
+        request_id: str,
+        started: float,
+        param: str,
+        images: Sequence[Image] = (),
     ) -> Prepared:
         values = fields.values
         stream = values.get("stream", False)
@@ -202,8 +237,10 @@ class Preparer:
             check_sampling(
                 values, max_tokens, min(each.tokenizer.vocabulary.size for each in self.encodings.all)
             )
-        unable = self._unable(fields)
+        unable = self._unable(fields, [*fields.sampling, IMAGES] if images else fields.sampling)
         jobs = [self._job(fields, draft, request_id, started, max_tokens, unable) for draft in drafts]
+        for job in jobs:
+            job.images = images
         job = jobs[0]
         job.others = jobs[1:]
         usage = bool((stream_options or {}).get("include_usage"))
@@ -258,11 +295,11 @@ class Preparer:
             vendor_defaults(sampling, thinking=reading.options.thinking)
         return sampling
 
-    def _unable(self, fields: Fields) -> frozenset[str]:
+    def _unable(self, fields: Fields, needed: Collection[str]) -> frozenset[str]:
         """Workers that cannot serve it for what it asks. Raises RequestError when none can."""
-        workers = self._limits.unable(fields.sampling)
+        workers = self._limits.unable(needed)
         if workers and not self._limits.serves_without(fields.values["model"], workers):
-            name = next(name for name in fields.sampling if self._limits.unable((name,)))
+            name = next(name for name in needed if self._limits.unable((name,)))
             raise bad_request(f"`{name}`: no worker of this model has it.", name, "unsupported_parameter")
         return workers
 

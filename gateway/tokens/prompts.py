@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,7 +23,7 @@ class EncodedPrompt:
     def __init__(
         self, ids: NDArray[np.uint32], ids_json: bytes | Sequence[bytes], hashes: HashMemo | None = None
     ) -> None:
-        """`ids_json` may come in parts, which are comma-joined; empty ones are left out."""
+        """`ids` are routed by. `ids_json` may come in parts: they are comma-joined, empty ones left out."""
         self.ids = ids
         self.hashes = hashes
         """What the router has hashed of this prompt's beginning, for it to go on from."""
@@ -39,6 +40,10 @@ class EncodedPrompt:
             self._json = b",".join([part for part in self._parts if part])
             self._parts = ()
         return self._json
+
+    def id_list(self) -> list[int]:
+        """The ids as a worker gets them."""
+        return msgspec.json.decode(b"[" + self.ids_json + b"]", type=list[int])
 
 
 @cache

@@ -27,6 +27,7 @@ class KimiK3Format:
     family = "kimi_k3"
     kv_shape = KV_SHAPE
     stop_token_ids: Sequence[int] = STOP_IDS
+    image_marker: str | None = "<|media_begin|>"
 
     def __init__(self, name: str = "kimi_k3", revision: Revision = "b") -> None:
         self.name = name

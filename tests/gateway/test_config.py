@@ -72,6 +72,9 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("profile", '"kimi-strict"', "default", "kimi-strict", ("kimi-strict", "default", "kimi-strict")),
     ("tool_call_ids", '"name_index"', "random", "name_index", ("name_index", "random", "name_index")),
     ("reasoning_efforts", '"strict"', "portable", "strict", ("strict", "portable", "strict")),
+    ("images", '"forwarded"', "refused", "forwarded", ("forwarded", "refused", "forwarded")),
+    ("image_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
+    ("max_image_bytes", "1", "2", "3", (1, 2, 3)),
     ("constrained_by", '"prompt"', "worker", "prompt", ("prompt", "worker", "prompt")),
     ("keys_file", '"/a"', "/b", "/c", ("/a", "/b", "/c")),
     ("tls_certificate", '"/a"', "/b", "/c", ("/a", "/b", "/c")),
@@ -126,7 +129,11 @@ class TestPools:
         settings = load('tokenizer = "/models/k3"\n[[workers]]\nurl = "http://a"').settings
         assert settings.effective_pools() == [
             PoolSettings(
-                name="default", tokenizer="/models/k3", model_format="kimi_k3", constrained_by="worker"
+                name="default",
+                tokenizer="/models/k3",
+                model_format="kimi_k3",
+                constrained_by="worker",
+                images="refused",
             )
         ]
         assert settings.effective_workers()[0].pool == "default"
@@ -135,12 +142,19 @@ class TestPools:
         resolved = load('tokenizer = "/models/k3"\nconstrained_by = "prompt"' + POOLS)
         assert resolved.origins["pools"] == "file gw.toml:3"
         assert resolved.settings.effective_pools() == [
-            PoolSettings(name="new", tokenizer="/models/k3", model_format="kimi_k3", constrained_by="prompt"),
+            PoolSettings(
+                name="new",
+                tokenizer="/models/k3",
+                model_format="kimi_k3",
+                constrained_by="prompt",
+                images="refused",
+            ),
             PoolSettings(
                 name="old",
                 tokenizer="/models/old",
                 model_format="kimi_k3_rev_a",
                 constrained_by="worker",
+                images="refused",
             ),
         ]
 

@@ -137,13 +137,3 @@ async def test_the_settings_choose_tool_call_ids_and_what_becomes_of_efforts() -
         for effort in ("medium", "none", "silly"):
             refused = await gw.chat(reasoning_effort=effort)
             assert (refused.status, (await refused.json())["error"]["param"]) == (400, "reasoning_effort")
-
-
-async def test_an_image_whose_size_is_not_known_is_refused_with_its_place() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:,"}}
-    sized = {**image, "image_size": [640, 480]}
-    async with gateway([HELLO]) as gw:
-        content = [{"type": "text", "text": "What is it?"}, image]
-        refused = await gw.chat(messages=[{"role": "user", "content": content}])
-        assert (refused.status, (await refused.json())["error"]["param"]) == (400, "messages[0].content[1]")
-        assert (await gw.chat(messages=[{"role": "user", "content": [sized]}])).status == 200
