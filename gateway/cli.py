@@ -63,6 +63,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     for name, module, help_text in (
         ("demo", "gateway.demo", "run a small fleet of simulated workers and show what the gateway does"),
         ("sim", "simulator.cli", "run one simulated worker"),
+        ("fabric-probe", "fabric.command", "measure what lies between prefill and decode workers"),
         ("replay", "loadtests.fleet.command", "compare routing policies on a trace, in a simulated fleet"),
     ):
         command = commands.add_parser(

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import aiohttp
 import numpy as np
 
+from fabric.nixl import NixlMissingError, load
 from simulator.cli import ready_url
 from simulator.kv.arena import Arena
-from simulator.nixl.api import NixlMissingError, load
 
 BLOCK_SIZE = 32
 SHORT_TOKENS = 40

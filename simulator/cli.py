@@ -14,8 +14,8 @@ import uvloop
 import zmq
 from aiohttp import web
 
+from fabric.nixl import NixlMissingError, load
 from simulator.kv.transport import TransferError
-from simulator.nixl.api import NixlMissingError, load
 from simulator.ranks import Ranks
 from simulator.server import Worker
 from simulator.settings import FailurePolicy, Role, SimulatorSettings, TransportName

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("gateway", "router", "parsers", "simulator", "loadtests")
+PACKAGES = ("gateway", "router", "parsers", "simulator", "fabric", "loadtests")
 
 MAY_IMPORT = {
     "parsers": {"parsers"},
     "router": {"router"},
-    "gateway": {"gateway", "router", "parsers"},
-    "simulator": {"simulator", "parsers"},
+    "fabric": {"fabric"},
+    "gateway": {"gateway", "router", "parsers", "fabric"},
+    "simulator": {"simulator", "parsers", "fabric"},
     "loadtests": set(PACKAGES),
 }
 # Where the commands start: these alone of the gateway may reach the simulator and the load tests.

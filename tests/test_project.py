@@ -111,7 +111,7 @@ def test_the_constraints_script_replaces_one_list() -> None:
 
 def test_the_wheel_carries_the_packages(project: dict[str, Any]) -> None:
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert packages == ["gateway", "router", "parsers", "simulator", "loadtests"]
+    assert packages == ["gateway", "router", "parsers", "simulator", "fabric", "loadtests"]
     assert project["tool"]["mypy"]["packages"] == packages
     assert project["project"]["scripts"] == {"kvgateway": "gateway.cli:main"}
 
@@ -135,7 +135,17 @@ def test_every_variable_in_the_project_is_a_setting_or_listed_as_none() -> None:
         assert f"`{name}`" in page
     known = OTHER_ENV | {field.env for field in settings_fields().values()}
     own_tests = ROOT / "tests" / "gateway" / "test_config.py"  # of wrong names too
-    folders = ("gateway", "router", "parsers", "simulator", "loadtests", "scripts", "deploy", "tests")
+    folders = (
+        "gateway",
+        "router",
+        "parsers",
+        "simulator",
+        "fabric",
+        "loadtests",
+        "scripts",
+        "deploy",
+        "tests",
+    )
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*")):
         if path.suffix in (".py", ".sh", ".yaml", ".toml") and path != own_tests:
             for name in re.findall(r"\bKVGATEWAY_[A-Z0-9_]*[A-Z0-9]\b", path.read_text()):

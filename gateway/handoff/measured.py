@@ -1,36 +1,18 @@
-"""Links that a probe measured, as a file: written by `kvgateway fabric-probe run`, read by the gateway."""
+"""Links that a probe measured, from its file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from fabric.results import LinksFile
 from gateway.config import StartupError
 from gateway.handoff.links import LinkCost
 
 MIN_BANDWIDTH = 1e6
 """Bytes a second; less is no measurement."""
-
-
-class MeasuredLink(msgspec.Struct, frozen=True, kw_only=True):
-    """One pair of workers."""
-
-    prefill: str
-    decode: str
-    t0: float
-    """Seconds of the smallest transfer."""
-    descriptor: float
-    """Seconds a descriptor."""
-    bandwidth: float
-    """Bytes a second."""
-    transport: str = ""
-    """What carried the bytes."""
-
-
-class LinksFile(msgspec.Struct, frozen=True):
-    links: Sequence[MeasuredLink]
 
 
 def read_links(path: str) -> Mapping[tuple[str, str], LinkCost]:

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fabric.nixl import Runtime
 from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata
 from simulator.kv.transport import Indices, Transfer, TransferError
-from simulator.nixl.api import Runtime
 
 log = logging.getLogger(__name__)
 

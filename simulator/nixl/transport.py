@@ -6,11 +6,11 @@ import asyncio
 import os
 from uuid import uuid4
 
+from fabric.nixl import load
 from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata
 from simulator.kv.transport import Indices, OnNotification, Peer, Transfer, TransferError
 from simulator.nixl.agent import NixlThread
-from simulator.nixl.api import load
 
 
 class NixlTransport:

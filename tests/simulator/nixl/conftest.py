@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from fabric.nixl import NixlMissingError, Runtime, load
 from simulator.cli import ready_url
-from simulator.nixl.api import NixlMissingError, Runtime, load
 
 Json = dict[str, Any]
 PATIENCE = 60.0

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fabric.nixl import Runtime
 from simulator.kv.arena import Arena
 from simulator.kv.metadata import AgentMetadata, describe
 from simulator.kv.transport import Indices, TransferError
 from simulator.nixl.agent import NixlThread
-from simulator.nixl.api import Runtime
 
 PATIENCE = 60
 StartAgent = Callable[[str], "Side"]

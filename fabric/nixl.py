@@ -8,7 +8,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from simulator.nixl.ucx import UcxReport
+from fabric.ucx import UcxReport
 
 MODULES = ("nixl._api", "nixl_cu13._api", "nixl_cu12._api")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fabric import nixl as api
+from fabric.ucx import UNKNOWN, parse_read_path
 from simulator import cli
-from simulator.nixl import api
-from simulator.nixl.ucx import UNKNOWN, parse_read_path
 
 load_afresh = api.load.__wrapped__
 

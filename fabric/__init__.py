@@ -1,0 +1,1 @@
+"""NIXL found and watched, and a probe that measures the ways between workers."""
