@@ -30,7 +30,7 @@ class RequestError(Exception):
         self.headers = dict(headers or {})
 
 
-def bad_request(message: str, param: str | None = None, code: str | None = None) -> RequestError:
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> RequestError:
     return RequestError(400, message, param=param, code=code)
 
 
