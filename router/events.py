@@ -68,6 +68,10 @@ class BlockStored(msgspec.Struct, kw_only=True):
     lora: str | None = None
     extras: dict[int, bytes] | None = None
     """Content beside tokens, by block position."""
+    lookahead: int = 0
+    """Tokens after each block that its hash covers, too."""
+    following: bytes = b""
+    """These, for each block, as little-endian uint32."""
 
 
 class BlockRemoved(msgspec.Struct, kw_only=True):
@@ -119,6 +123,7 @@ class _Stored(msgspec.Struct, tag="BlockStored"):
     kv_cache_spec_sliding_window: int | None = None
     locality: str | None = None
     cache_salt: str | None = None
+    lookahead_token_ids: list[list[int]] | None = None
 
 
 class _Removed(msgspec.Struct, tag="BlockRemoved"):
@@ -257,10 +262,15 @@ def _typed(event: _Wire) -> KvEvent:
         return AllBlocksCleared()
     kind = _KINDS.get(event.kv_cache_spec_kind, GroupKind.IGNORED)
     salt, lora, extras = _namespace(event)
+    token_ids, following = b"", b""
+    if kind is GroupKind.ATTENTION:
+        token_ids, following = _token_bytes(event.token_ids, event.block_size)
+        if event.lookahead_token_ids:
+            following = _looked_ahead(event)
     return BlockStored(
         block_hashes=event.block_hashes,
         parent=event.parent_block_hash,
-        token_ids=_token_bytes(event.token_ids) if kind is GroupKind.ATTENTION else b"",
+        token_ids=token_ids,
         block_size=event.block_size,
         group=event.group_idx or 0,
         kind=kind,
@@ -269,15 +279,32 @@ def _typed(event: _Wire) -> KvEvent:
         cache_salt=salt,
         lora=lora,
         extras=extras,
+        lookahead=len(following) // (4 * len(event.block_hashes)) if following else 0,
+        following=following,
     )
 
 
-def _token_bytes(raw: msgspec.Raw) -> bytes:
+def _token_bytes(raw: msgspec.Raw, block_size: int) -> tuple[bytes, bytes]:
+    """A range's tokens, and where its blocks are of overlapping pairs (EAGLE) the token after each block."""
     try:
-        ids = _INTS.decode(raw)
+        return _uint32(_INTS.decode(raw)), b""
     except msgspec.ValidationError:
-        # A drafter's cache (EAGLE) is keyed by overlapping pairs: the first halves are the tokens.
-        ids = [pair[0] for pair in _BIGRAMS.decode(raw)]
+        pairs = _BIGRAMS.decode(raw)
+    if block_size < 1 or len(pairs) % block_size:
+        raise MalformedEventError(f"{len(pairs)} pairs are no whole blocks of {block_size}")
+    return _uint32([pair[0] for pair in pairs]), _uint32(
+        [pair[1] for pair in pairs[block_size - 1 :: block_size]]
+    )
+
+
+def _looked_ahead(event: _Stored) -> bytes:
+    rows = event.lookahead_token_ids or []
+    if len(rows) != len(event.block_hashes) or len({len(row) for row in rows}) != 1:
+        raise MalformedEventError("lookahead_token_ids are not as many for each block")
+    return _uint32([token for row in rows for token in row])
+
+
+def _uint32(ids: list[int]) -> bytes:
     try:
         return array("I", ids).tobytes()
     except OverflowError as error:

@@ -116,6 +116,7 @@ class Source:
         "bit",
         "blocks",
         "classes",
+        "cuts",
         "discount",
         "ends",
         "engine",
@@ -154,6 +155,8 @@ class Source:
         self.classes: dict[Demand, GroupClass] = {}
         self.sizes: set[int] = set()
         """Block sizes seen from attention groups, in tokens."""
+        self.cuts: set[tuple[int, int]] = set()
+        """(Block size, lookahead) of blocks whose hash covers tokens after them."""
         self.waiting: set[EngineHash] = set()
         """Blocks whose prefix is not known yet."""
         self.samples: list[BlockStored] = []
@@ -185,6 +188,8 @@ class Source:
         if not self.loose or not self.waiting:
             return ""
         why = "are not of a known recipe" if self.failed_tests else "could not be tested yet"
+        if self.cuts:
+            why = "cover tokens after each block, which no recipe does"
         return (
             f"{len(self.waiting)} blocks cannot be placed: what they continue was not announced, "
             f"and its hashes {why}"

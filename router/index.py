@@ -33,6 +33,7 @@ from router.holdings import (
     Source,
     unset,
 )
+from router.lookahead import extras_with
 from router.lookup import Lookup, Match
 from router.messages import TokenIds, WorkerKey
 from router.recipes import Layout, identify, key_of
@@ -247,6 +248,8 @@ class PrefixIndex:
             unset(self._engines, source.engine, bit)
         for block_size in source.sizes:
             unset(self._sizes, block_size, bit)
+        for cut in source.cuts:
+            unset(self._lookup.peeking, cut, bit)
         unset(self._rules, source.rule, bit)
         unset(self._exceptions, source.hit_rule, bit)
         self._blocks -= source.blocks
@@ -294,7 +297,11 @@ class PrefixIndex:
         root = self._root_of(source, event) if whole else None
         if whole and event.parent is None and len(source.samples) + source.failed_tests < _SELF_TESTS:
             self._keep_sample(source, event)
-        if root is None or source.loose or (size not in source.sizes and source.sizes):
+        if (
+            root is None
+            or source.loose
+            or (source.sizes and size not in source.sizes and not event.lookahead)
+        ):
             layout = self._identified(source)
             if layout is not None:
                 group = self._use_engine_hashes(source, layout, event)
@@ -316,7 +323,7 @@ class PrefixIndex:
     # The engine's own hashes: computed for prompts in their place when tokens cannot place every block
 
     def _keep_sample(self, source: Source, event: BlockStored) -> None:
-        if not event.extras and event.lora is None:
+        if not event.extras and event.lora is None and not event.lookahead:
             first, ids = event.block_hashes[:1], event.token_ids[: 4 * event.block_size]
             source.samples.append(msgspec.structs.replace(event, block_hashes=first, token_ids=ids))
 
@@ -385,10 +392,10 @@ class PrefixIndex:
     def _store_chain(self, source: Source, group: Group, event: BlockStored, root: int) -> None:
         """An attention group's blocks, one after another from the prefix `root` on."""
         blocks = event.block_hashes
-        if not self._learn_size(source, event.block_size):
+        if not self._learn_size(source, event.block_size, event.lookahead):
             self._counts.odd_sizes += 1
             return
-        prefixes = extend_hashes(root, event.token_ids, event.block_size, event.extras)
+        prefixes = _prefixes(root, event)
         before = source.blocks
         held = group.held
         for block, prefix in zip(blocks, prefixes, strict=True):
@@ -411,9 +418,9 @@ class PrefixIndex:
             parent = parents.pop()
             for event in source.take_pending(parent):
                 root = source.prefix_of(parent)
-                if root is None or not self._learn_size(source, event.block_size):
+                if root is None or not self._learn_size(source, event.block_size, event.lookahead):
                     continue
-                prefixes = extend_hashes(root, event.token_ids, event.block_size, event.extras)
+                prefixes = _prefixes(root, event)
                 for block, prefix in zip(event.block_hashes, prefixes, strict=True):
                     if block in source.waiting:
                         source.settle(block, prefix)
@@ -438,11 +445,17 @@ class PrefixIndex:
         self._blocks += fresh
         self._counts.stored += fresh
 
-    def _learn_size(self, source: Source, block_size: int) -> bool:
-        if block_size in source.sizes:
+    def _learn_size(self, source: Source, block_size: int, lookahead: int = 0) -> bool:
+        known = (block_size, lookahead) in source.cuts if lookahead else block_size in source.sizes
+        if known:
             return True
-        if block_size < 1 or len(source.sizes) >= _MAX_SIZES:
+        if block_size < 1 or len(source.sizes) + len(source.cuts) >= _MAX_SIZES:
             return False
+        if lookahead:
+            cut = block_size, lookahead
+            source.cuts.add(cut)
+            self._lookup.peeking[cut] = self._lookup.peeking.get(cut, 0) | source.bit
+            return True
         source.sizes.add(block_size)
         self._sizes[block_size] = self._sizes.get(block_size, 0) | source.bit
         return True
@@ -475,6 +488,14 @@ class PrefixIndex:
                 source.forget(group, block)
             self._blocks -= len(newest)
             self._counts.evictions += len(newest)
+
+
+def _prefixes(root: int, event: BlockStored) -> list[int]:
+    """The prefixes that a store's blocks name, going on from `root`."""
+    extras = event.extras
+    if event.lookahead:
+        extras = extras_with(event.following, event.lookahead, extras, len(event.block_hashes))
+    return extend_hashes(root, event.token_ids, event.block_size, extras)
 
 
 def _is_negative(block: EngineHash) -> bool:

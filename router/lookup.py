@@ -14,6 +14,7 @@ from router.evidence import HitRule, Predictions
 from router.hashing import HashMemo, PrefixChain, PrefixHasher
 from router.hits import Chain, Depth, contiguous, ending_in_part, ending_in_run, satisfying_all
 from router.holdings import ATTENTION, Demand, EngineBlocks, Rule, Source, Table
+from router.lookahead import LookaheadChain
 from router.messages import TokenIds
 from router.recipes import BlockChain, EngineChain
 
@@ -77,6 +78,8 @@ class Lookup:
         """The same by the bit's number; None for a bit that nobody has."""
         self.sizes: dict[int, int] = {}
         """Block size -> mask of the sources that have announced it."""
+        self.peeking: dict[tuple[int, int], int] = {}
+        """(Block size, lookahead) -> the same, of blocks whose hash covers tokens after them."""
         self.engines: dict[EngineBlocks, int] = {}
         """The same for sources whose blocks go by the engine's own hashes."""
         self.rules: dict[Rule, int] = {}
@@ -115,6 +118,9 @@ class Lookup:
             chain = PrefixChain(tokens, block_size, root, limit, memo)
             depths = contiguous(chain, self.attention, mask)
             match.walks.append(Walk(block_size, mask, chain, depths))
+        for (block_size, lookahead), mask in self.peeking.items():
+            peeking = LookaheadChain(tokens, block_size, lookahead, root)
+            match.walks.append(Walk(block_size, mask, peeking, contiguous(peeking, self.attention, mask)))
         if self.engines and lora is None:
             match.walks += self._engine_walks(tokens, cache_salt, memo)
         for walk in match.walks:

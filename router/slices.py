@@ -51,6 +51,7 @@ def _stored(event: BlockStored, blocks: Sequence[int | bytes], start: int) -> Bl
         parent=event.block_hashes[start - 1] if start else event.parent,
         token_ids=event.token_ids[width * start : width * (start + len(blocks))] if whole else b"",
         extras=_from(event.extras, start, len(blocks)),
+        following=event.following[4 * event.lookahead * start : 4 * event.lookahead * (start + len(blocks))],
     )
 
 

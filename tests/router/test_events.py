@@ -72,7 +72,7 @@ def test_hashes_may_be_signed_or_whole_digests() -> None:
 
 
 def test_unknown_keys_are_ignored_and_optional_ones_may_miss() -> None:
-    assert store(session_id={"any": "thing"}, lookahead_token_ids=[[1]], ownership=9) == store()
+    assert store(session_id={"any": "thing"}, locality="LOCAL", ownership=9) == store()
     event = one({"type": "BlockStored", "block_hashes": [1]})
     assert event == BlockStored(block_hashes=[1], parent=None, token_ids=b"", block_size=0)
     assert one({"type": "BlockRemoved", "block_hashes": []}) == BlockRemoved(block_hashes=[])
