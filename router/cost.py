@@ -1,6 +1,6 @@
 """What a placement costs, in seconds until the first token, with a price on work while the fleet is busy.
 
-cost = queue + (1 + price) x prefill + decodes + transfer + failures
+cost = queue + (1 + price) x prefill + decodes + loading + transfer + failures
 
 The queue is what the rank has been given to prefill and has not done by now. The price is 0 in an idle fleet,
 where the soonest first token wins. The more ranks are busy whenever a prompt arrives, the more of those who
@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from router.load import Load
+from router.lookup import Below
 from router.target import Ask, Target
 
 _RECENT = 0.05
@@ -36,6 +37,10 @@ class CostConstants(msgspec.Struct, frozen=True, kw_only=True):
     """Of an uncached prompt token."""
     prefill_seconds_per_token_pair: float = 1 / 20_000 / 60_000
     """Of an uncached prompt token, for each token before it: attention."""
+    host_seconds_per_token: float = 1 / 200_000
+    """Of a cached token that is loaded from host memory."""
+    disk_seconds_per_token: float = 1 / 40_000
+    """Of one that is loaded from disk."""
     decode_seconds_per_sequence: float = 0.002
     """That each sequence in flight takes from a prefill beside it."""
     decode_seconds_per_context_token: float = 1e-8
@@ -53,6 +58,8 @@ class CostTerms(msgspec.Struct, frozen=True):
     """The price of its prefill to those who come later."""
     decodes: float
     """Interference by the sequences that the worker runs already."""
+    loading: float
+    """Bringing what is cached in host memory or on disk to the device."""
     transfer: float
     """Moving the prompt's KV cache between the two workers of a pair."""
     failures: float
@@ -118,13 +125,22 @@ class CostModel:
         load = target.load
         cost = self.occupied(load, ask.now)
         cost += (1 + ask.price) * self.prefill(load, ask.prompt_tokens, ask.overlaps.get(target.source, 0))
+        if ask.loading:
+            cost += self.loading(ask.loading.get(target.source))
         return cost + ask.transfer.get(target.key.worker, 0.0) if ask.transfer else cost
+
+    def loading(self, below: Below | None) -> float:
+        """Seconds to bring what is cached on lower tiers to the device."""
+        if below is None:
+            return 0.0
+        constants = self.constants
+        return below.host * constants.host_seconds_per_token + below.disk * constants.disk_seconds_per_token
 
     def first_token(self, target: Target, ask: Ask) -> float:
         """Seconds until the first token, as predicted: the cost without its price and failures."""
         load = target.load
         prefill = self.prefill(load, ask.prompt_tokens, ask.overlaps.get(target.source, 0))
-        wait = load.wait(ask.now) + self.decodes(load)
+        wait = load.wait(ask.now) + self.decodes(load) + self.loading(ask.loading.get(target.source))
         return wait + prefill + ask.transfer.get(target.key.worker, 0.0)
 
     def terms(self, target: Target, ask: Ask) -> CostTerms:
@@ -136,6 +152,7 @@ class CostModel:
             prefill=prefill,
             congestion=ask.price * prefill,
             decodes=self.decodes(load),
+            loading=self.loading(ask.loading.get(target.source)),
             transfer=ask.transfer.get(target.key.worker, 0.0),
             failures=load.failures.seconds(ask.now),
         )

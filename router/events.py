@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from router.tiers import MEDIA, Tier
+
 EngineHash = int | bytes
 """A block's hash as the engine publishes it: unsigned or signed 64 bits, or the whole digest."""
 
@@ -46,7 +48,6 @@ _KINDS = {
     "sliding_window": GroupKind.STATE,
     "sliding_window_mla": GroupKind.STATE,
 }
-_DEVICE_MEDIA = (None, "GPU")
 
 
 class BlockStored(msgspec.Struct, kw_only=True):
@@ -63,7 +64,8 @@ class BlockStored(msgspec.Struct, kw_only=True):
     kind: GroupKind = GroupKind.ATTENTION
     window: int = 0
     """Tokens of a sliding window; 0 for a state that only counts at its own position."""
-    on_device: bool = True
+    tier: Tier | None = Tier.DEVICE
+    """None for what belongs to no worker."""
     cache_salt: str | None = None
     lora: str | None = None
     extras: dict[int, bytes] | None = None
@@ -79,7 +81,7 @@ class BlockRemoved(msgspec.Struct, kw_only=True):
 
     block_hashes: Sequence[EngineHash]
     group: int = 0
-    on_device: bool = True
+    tier: Tier | None = Tier.DEVICE
 
 
 class AllBlocksCleared(msgspec.Struct):
@@ -256,8 +258,7 @@ def _group_tail(tail: list[Any]) -> tuple[int | None, str | None, int | None]:
 
 def _typed(event: _Wire) -> KvEvent:
     if isinstance(event, _Removed):
-        on_device = event.medium in _DEVICE_MEDIA and event.locality != "REMOTE"
-        return BlockRemoved(block_hashes=event.block_hashes, group=event.group_idx or 0, on_device=on_device)
+        return BlockRemoved(block_hashes=event.block_hashes, group=event.group_idx or 0, tier=_tier(event))
     if isinstance(event, _Cleared):
         return AllBlocksCleared()
     kind = _KINDS.get(event.kv_cache_spec_kind, GroupKind.IGNORED)
@@ -275,13 +276,17 @@ def _typed(event: _Wire) -> KvEvent:
         group=event.group_idx or 0,
         kind=kind,
         window=(event.kv_cache_spec_sliding_window or 0) if kind is GroupKind.STATE else 0,
-        on_device=event.medium in _DEVICE_MEDIA and event.locality != "REMOTE",
+        tier=_tier(event),
         cache_salt=salt,
         lora=lora,
         extras=extras,
         lookahead=len(following) // (4 * len(event.block_hashes)) if following else 0,
         following=following,
     )
+
+
+def _tier(event: _Stored | _Removed) -> Tier | None:
+    return None if event.locality == "REMOTE" else MEDIA.get(event.medium)
 
 
 def _token_bytes(raw: msgspec.Raw, block_size: int) -> tuple[bytes, bytes]:

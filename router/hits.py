@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from router.holdings import Table
-
 Depth = tuple[int, int]
 
 _READ_SINGLY = 64
 """Blocks at a prompt's start that are looked up one by one: bisecting so few costs more."""
+
+
+class Marks(Protocol):
+    """A table: prefix hash -> mask of the sources that hold that block."""
+
+    def get(self, key: int, default: int, /) -> int: ...
 
 
 class Chain(Protocol):
@@ -28,7 +32,7 @@ class Chain(Protocol):
     def end(self) -> int: ...
 
 
-def contiguous(chain: Chain, table: Table, mask: int) -> list[Depth]:
+def contiguous(chain: Chain, table: Marks, mask: int) -> list[Depth]:
     """Every block from the start: O(distinct depths x log blocks) probes of the table.
 
     Hashes at most twice as deep as the deepest source of `mask` goes. Engines free a prompt's blocks from its
@@ -62,7 +66,7 @@ def contiguous(chain: Chain, table: Table, mask: int) -> list[Depth]:
     return found
 
 
-def _stops(hashes: list[int], table: Table, between: tuple[int, int], mask: int, found: list[Depth]) -> None:
+def _stops(hashes: list[int], table: Marks, between: tuple[int, int], mask: int, found: list[Depth]) -> None:
     """Where sources that hold the block at the first depth, and not that at the second, stop holding."""
     holders = table.get
     stack = [(*between, mask)]
@@ -81,7 +85,7 @@ def _stops(hashes: list[int], table: Table, between: tuple[int, int], mask: int,
         found.append((low, members))
 
 
-def ending_in_run(hashes: list[int], depths: list[Depth], table: Table, span: int) -> list[Depth]:
+def ending_in_run(hashes: list[int], depths: list[Depth], table: Marks, span: int) -> list[Depth]:
     """The deepest end, at most at `depths`, of `span` blocks in a row that the source holds in `table`.
 
     A run that reaches back to the prompt's start counts at any length. With a span of 1 this is a recurrent
@@ -125,7 +129,7 @@ def _merged(found: list[Depth]) -> list[Depth]:
     return sorted(by_depth.items(), reverse=True)
 
 
-def satisfying_all(hashes: list[int], depths: list[Depth], classes: list[tuple[Table, int]]) -> list[Depth]:
+def satisfying_all(hashes: list[int], depths: list[Depth], classes: list[tuple[Marks, int]]) -> list[Depth]:
     """The deepest common end over several (table, span) classes."""
     if len(classes) == 1:
         return ending_in_run(hashes, depths, *classes[0])
@@ -141,7 +145,7 @@ def satisfying_all(hashes: list[int], depths: list[Depth], classes: list[tuple[T
 
 
 def ending_in_part(
-    units: list[int], depths: list[Depth], mask: int, stride: int, attention: Table, states: list[Table]
+    units: list[int], depths: list[Depth], mask: int, stride: int, attention: Marks, states: list[Marks]
 ) -> list[Depth]:
     """The deepest end, in units, where blocks of `stride` units may be held in part.
 
@@ -173,7 +177,7 @@ def ending_in_part(
     return found
 
 
-def _common_end(hashes: list[int], depth: int, bit: int, classes: list[tuple[Table, int]]) -> int:
+def _common_end(hashes: list[int], depth: int, bit: int, classes: list[tuple[Marks, int]]) -> int:
     while depth:
         before = depth
         for table, span in classes:

@@ -14,6 +14,7 @@ from router.events import BlockStored, EngineHash, GroupKind
 from router.evidence import HitRule
 from router.messages import WorkerKey
 from router.recipes import Layout
+from router.tiers import Tier
 
 K = TypeVar("K")
 Table = dict[int, int]
@@ -28,6 +29,8 @@ class Demand(NamedTuple):
     """Tokens of a sliding window; 0 for a state at the prefix's very end."""
     block_size: int = 0
     """Of the window's blocks, in tokens."""
+    tier: Tier = Tier.DEVICE
+    """Where the blocks are."""
 
     def span(self, block_size: int) -> int:
         """Blocks in a row, of `block_size` tokens, that must be held at a prefix's end.
@@ -41,6 +44,8 @@ class Demand(NamedTuple):
 
 
 Rule = frozenset[Demand]
+GroupKey = tuple[int, Tier]
+"""A group by its number, and one tier of it."""
 ATTENTION = Demand(GroupKind.ATTENTION)
 
 
@@ -151,7 +156,7 @@ class Source:
         self.life += 1
         self.blocks = 0
         """Entries over all groups."""
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[GroupKey, Group] = {}
         self.classes: dict[Demand, GroupClass] = {}
         self.sizes: set[int] = set()
         """Block sizes seen from attention groups, in tokens."""
@@ -175,7 +180,9 @@ class Source:
     @property
     def rule(self) -> Rule:
         """The state classes that a prefix must satisfy; empty for attention alone."""
-        return frozenset(self.classes) - {ATTENTION}
+        return frozenset(
+            demand for demand in self.classes if demand.kind is GroupKind.STATE and not demand.tier
+        )
 
     @property
     def hashing(self) -> str:
@@ -208,14 +215,14 @@ class Source:
                 return prefix
         return None
 
-    def add_group(self, number: int, group_class: GroupClass) -> Group:
+    def add_group(self, key: GroupKey, group_class: GroupClass) -> Group:
         """A further group in a class voids the marks of blocks that it does not hold: all of them."""
         for sibling in group_class.groups[:1]:
             for block, prefix in sibling.held.items():
                 if prefix is not None and group_class.complete(block):
                     unset(group_class.table, prefix, self.bit)
         group_class.same_prefix.clear()
-        group = self.groups[number] = Group(group_class)
+        group = self.groups[key] = Group(group_class)
         group_class.groups.append(group)
         return group
 
@@ -281,7 +288,7 @@ class Source:
                 self.waiting.discard(block)
         elif complete:
             group_class.unmark(prefix, self.bit)
-            if self.ends is not None:
+            if self.ends is not None and not group_class.demand.tier:
                 self.ends.drop(prefix, self.bit)
 
 

@@ -13,7 +13,6 @@ with each applied event.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -29,14 +28,16 @@ from router.holdings import (
     EngineBlocks,
     Group,
     GroupClass,
-    LostLife,
+    GroupKey,
     Source,
     unset,
 )
+from router.lives import Lives
 from router.lookahead import extras_with
 from router.lookup import Lookup, Match
 from router.messages import TokenIds, WorkerKey
 from router.recipes import Layout, identify, key_of
+from router.tiers import Tier
 
 _MAX_SIZES = 4
 """Block sizes believed of one source; each costs every lookup a chain of its own."""
@@ -68,8 +69,8 @@ class IndexStats(msgspec.Struct):
     unplaced: int = 0
     """Blocks whose prefix nothing has told yet."""
     unknown_removed: int = 0
-    other_tier: int = 0
-    """Events about host memory or storage."""
+    elsewhere: int = 0
+    """Events about blocks that belong to no worker."""
     odd_sizes: int = 0
     """Stores left out because of their block size."""
     clears: int = 0
@@ -88,23 +89,18 @@ class PrefixIndex:
         # The lookup's tables, which events fill.
         self._attention = lookup.attention
         self._tables = lookup.tables
-        self._owners = lookup.owners
         self._sizes = lookup.sizes
         self._engines = lookup.engines
-        self._rules = lookup.rules
         self._ends = lookup.ends
-        self._exceptions = lookup.exceptions
-        self._free: list[int] = []
-        self._bits = 0
-        self._lost: deque[LostLife] = deque()
+        self._lives = Lives(lookup)
         self._sources: set[Source] = set()
         self._blocks = 0
         self._counts = IndexStats()
 
     def open(self, key: WorkerKey) -> Source:
         """Begin a source; the handle goes to `apply`, `clear` and `close`."""
-        source = Source(key, self._new_bit())
-        self._adopt(source)
+        source = Source(key, self._lives.new_bit())
+        self._lives.begin(source)
         self._sources.add(source)
         return source
 
@@ -118,8 +114,8 @@ class PrefixIndex:
         self._counts.clears += 1
         if source.groups:
             self._retire(source)
-            source.begin(self._new_bit())
-            self._adopt(source)
+            source.begin(self._lives.new_bit())
+            self._lives.begin(source)
 
     def apply(self, source: Source, events: Iterable[KvEvent]) -> None:
         """Take in events in the order they were published."""
@@ -130,8 +126,7 @@ class PrefixIndex:
                 self._remove(source, event)
             elif isinstance(event, AllBlocksCleared):
                 self.clear(source)
-            if self._lost:
-                self.sweep(_SWEEP_STRIDE)
+            self._lives.sweep(_SWEEP_STRIDE)
         self._cap()
 
     def find(
@@ -171,7 +166,7 @@ class PrefixIndex:
 
     def assume(self, source: Source, block_size: int, prefixes: Sequence[int]) -> None:
         """Take the source, of which no event tells, to hold these blocks too."""
-        group = self._group(source, 0, ATTENTION)
+        group = self._group(source, (0, Tier.DEVICE), ATTENTION)
         self._learn_size(source, block_size)
         before = source.blocks
         for prefix in prefixes:
@@ -182,7 +177,7 @@ class PrefixIndex:
 
     def unassume(self, source: Source, prefixes: Iterable[int]) -> None:
         """Take it not to hold them any more."""
-        group = source.groups[0]
+        group = source.groups[0, Tier.DEVICE]
         before = source.blocks
         for prefix in prefixes:
             source.release(group, prefix)
@@ -190,10 +185,7 @@ class PrefixIndex:
 
     def follow(self, source: Source, rule: HitRule) -> None:
         """From now on the source's hits are predicted by this rule."""
-        unset(self._exceptions, source.hit_rule, source.bit)
-        source.hit_rule = rule
-        if source.bit in self._owners:
-            self._except(source)
+        self._lives.follow(source, rule)
 
     def finish(self, source: Source, prefix: int) -> None:
         """A request whose answer fills no block of its own is finished."""
@@ -202,12 +194,7 @@ class PrefixIndex:
 
     def sweep(self, budget: int) -> None:
         """Clear up to `budget` marks of lost lives."""
-        while self._lost and budget > 0:
-            life = self._lost[0]
-            budget -= life.sweep(budget)
-            if not life.size:
-                self._lost.popleft()
-                self._free.append(life.bit)
+        self._lives.sweep(budget)
 
     def stats(self) -> IndexStats:
         """A copy of the counters with the sizes of now."""
@@ -216,76 +203,46 @@ class PrefixIndex:
             blocks=self._blocks,
             prefixes=len(self._attention),
             sources=len(self._sources),
-            swept_later=sum(life.size for life in self._lost),
+            swept_later=self._lives.unswept,
             unplaced=sum(len(source.waiting) for source in self._sources),
         )
 
-    # Lives
-
-    def _new_bit(self) -> int:
-        if self._free:
-            return self._free.pop()
-        self._bits += 1
-        return 1 << (self._bits - 1)
-
-    def _adopt(self, source: Source) -> None:
-        self._lookup.own(source)
-        self._follow(source)
-        self._except(source)
-
-    def _except(self, source: Source) -> None:
-        rule = source.hit_rule
-        if rule is not HitRule.STATE:
-            self._exceptions[rule] = self._exceptions.get(rule, 0) | source.bit
-
-    def _follow(self, source: Source) -> None:
-        self._rules[source.rule] = self._rules.get(source.rule, 0) | source.bit
-
     def _retire(self, source: Source) -> None:
-        bit = source.bit
-        self._lookup.disown(source)
-        if source.engine is not None:
-            unset(self._engines, source.engine, bit)
-        for block_size in source.sizes:
-            unset(self._sizes, block_size, bit)
-        for cut in source.cuts:
-            unset(self._lookup.peeking, cut, bit)
-        unset(self._rules, source.rule, bit)
-        unset(self._exceptions, source.hit_rule, bit)
         self._blocks -= source.blocks
-        self._lost.append(LostLife(source))
-        self.sweep(1)
+        self._lives.end(source)
 
     # Events
 
-    def _group(self, source: Source, number: int, demand: Demand) -> Group:
-        known = source.groups.get(number)
+    def _group(self, source: Source, key: GroupKey, demand: Demand) -> Group:
+        known = source.groups.get(key)
         if known is not None:
             return known
         before = source.rule
         group_class = self._class(source, demand)
-        unset(self._rules, before, source.bit)
-        self._follow(source)
-        return source.add_group(number, group_class)
+        self._lives.regroup(source, before)
+        return source.add_group(key, group_class)
 
     def _class(self, source: Source, demand: Demand) -> GroupClass:
         group_class = source.classes.get(demand)
         if group_class is None:
             table = self._tables.setdefault(demand, {})
             group_class = source.classes[demand] = GroupClass(demand, table)
+            if demand.tier:
+                tiered = self._lookup.tiered
+                tiered[demand.tier] = tiered.get(demand.tier, 0) | source.bit
         return group_class
 
     def _store(self, source: Source, event: BlockStored) -> None:
         if event.kind is GroupKind.IGNORED:
             return
-        if not event.on_device:
-            self._counts.other_tier += 1
+        if event.tier is None:
+            self._counts.elsewhere += 1
             return
-        demand = Demand(event.kind, event.window, event.block_size if event.window else 0)
-        group = self._group(source, event.group, demand)
+        demand = Demand(event.kind, event.window, event.block_size if event.window else 0, event.tier)
+        group = self._group(source, (event.group, event.tier), demand)
         if source.engine is not None:
             self._store_by_key(source, group, event)
-        elif event.kind is GroupKind.STATE or not event.block_hashes:
+        elif event.kind is GroupKind.STATE or not event.block_hashes or (event.tier and not event.token_ids):
             self._store_by_value(source, group, event.block_hashes)
         else:
             self._store_attention(source, group, event)
@@ -297,11 +254,8 @@ class PrefixIndex:
         root = self._root_of(source, event) if whole else None
         if whole and event.parent is None and len(source.samples) + source.failed_tests < _SELF_TESTS:
             self._keep_sample(source, event)
-        if (
-            root is None
-            or source.loose
-            or (source.sizes and size not in source.sizes and not event.lookahead)
-        ):
+        odd = source.sizes and size not in source.sizes and not event.lookahead
+        if not event.tier and (root is None or source.loose or odd):
             layout = self._identified(source)
             if layout is not None:
                 group = self._use_engine_hashes(source, layout, event)
@@ -338,22 +292,23 @@ class PrefixIndex:
 
     def _use_engine_hashes(self, source: Source, layout: Layout, event: BlockStored) -> Group:
         """Go over to the engine's hashes, with all that is held; answers the event's group."""
-        groups = [(number, each, dict(each.held)) for number, each in source.groups.items()]
+        groups = [(key, each, dict(each.held)) for key, each in source.groups.items()]
         sizes = source.sizes
         self._retire(source)
-        source.begin(self._new_bit())
+        source.begin(self._lives.new_bit())
         source.engine = EngineBlocks(layout, max(sizes, default=layout.unit))
         self._engines[source.engine] = self._engines.get(source.engine, 0) | source.bit
-        for number, old, _ in groups:
+        for key, old, _ in groups:
             group_class = self._class(source, old.group_class.demand)
-            source.add_group(number, group_class).repeats = old.repeats
-        self._adopt(source)
-        for number, _, held in groups:
-            group = source.groups[number]
+            source.add_group(key, group_class).repeats = old.repeats
+        self._lives.begin(source)
+        for key, _, held in groups:
+            group = source.groups[key]
             for block in held:
                 source.hold(group, block, key_of(block, layout.recipe.published))
         self._blocks += source.blocks
-        return source.groups[event.group]
+        assert event.tier is not None
+        return source.groups[event.group, event.tier]
 
     def _store_by_key(self, source: Source, group: Group, event: BlockStored) -> None:
         engine = source.engine
@@ -371,7 +326,7 @@ class PrefixIndex:
             else:
                 source.hold(group, block, key_of(block, published))
         self._count_stored(source.blocks - before)
-        if source.ends is not None and event.block_hashes:
+        if source.ends is not None and event.block_hashes and not event.tier:
             parent = None if event.parent is None else key_of(event.parent, published)
             source.ends.stored(parent, key_of(event.block_hashes[-1], published), source.bit)
 
@@ -383,7 +338,7 @@ class PrefixIndex:
                 self._repeat(group, block)
                 continue
             prefix = source.prefix_of(block)
-            if prefix is None and group.group_class.demand.kind is GroupKind.ATTENTION:
+            if prefix is None and group.group_class.demand == ATTENTION:
                 self._counts.orphans += 1
                 source.loose += 1
             source.hold(group, block, prefix)
@@ -408,7 +363,7 @@ class PrefixIndex:
         self._count_stored(source.blocks - before)
         if source.pending:
             self._settle_pending(source, blocks)
-        if prefixes:
+        if prefixes and not event.tier:
             self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
 
     def _settle_pending(self, source: Source, placed: Sequence[EngineHash]) -> None:
@@ -461,10 +416,10 @@ class PrefixIndex:
         return True
 
     def _remove(self, source: Source, event: BlockRemoved) -> None:
-        if not event.on_device:
-            self._counts.other_tier += 1
+        if event.tier is None:
+            self._counts.elsewhere += 1
             return
-        group = source.groups.get(event.group)
+        group = source.groups.get((event.group, event.tier))
         before = source.blocks
         for block in event.block_hashes:
             if group is not None and source.release(group, block):

@@ -12,11 +12,12 @@ from typing import NamedTuple, cast
 
 from router.evidence import HitRule, Predictions
 from router.hashing import HashMemo, PrefixChain, PrefixHasher
-from router.hits import Chain, Depth, contiguous, ending_in_part, ending_in_run, satisfying_all
+from router.hits import Chain, Depth, Marks, contiguous, ending_in_part, ending_in_run, satisfying_all
 from router.holdings import ATTENTION, Demand, EngineBlocks, Rule, Source, Table
 from router.lookahead import LookaheadChain
 from router.messages import TokenIds
 from router.recipes import BlockChain, EngineChain
+from router.tiers import AnyOf, Tier, contiguous_anywhere
 
 _FEW = 12
 """Sources up to which a mask is taken apart bit by bit."""
@@ -26,13 +27,15 @@ _BITS = bytes.maketrans(b"01", b"\0\1")
 class Match:
     """What the sources hold of one prompt. Good until the index changes."""
 
-    __slots__ = ("_lookup", "usable", "walks")
+    __slots__ = ("_lookup", "below", "usable", "walks")
 
     def __init__(self, lookup: Lookup) -> None:
         self._lookup = lookup
         self.walks: list[Walk] = []
         self.usable: dict[Source, int] = {}
         """Cached tokens by the rule that each source follows; sources without any are absent."""
+        self.below: dict[Source, Below] = {}
+        """Of these, what is not on the device and has to be loaded first."""
 
     def predictions(self, source: Source) -> Predictions:
         """Cached tokens on one source by each rule."""
@@ -51,6 +54,13 @@ class Match:
         return [(walk.block_size, walk.chain.end()) for walk in self.walks_of(source)]
 
 
+class Below(NamedTuple):
+    """Tokens of a prompt by where they have to be loaded from."""
+
+    host: int
+    disk: int
+
+
 class Walk(NamedTuple):
     """A prompt's chain at one block size, and how deep attention goes on the sources of `mask`."""
 
@@ -63,6 +73,8 @@ class Walk(NamedTuple):
     """Where blocks may be held in part: the chain of their units."""
     stride: int = 1
     """Units to a block."""
+    tiers: Tier = Tier.DEVICE
+    """The lowest tier whose blocks count."""
 
 
 class Lookup:
@@ -82,6 +94,8 @@ class Lookup:
         """(Block size, lookahead) -> the same, of blocks whose hash covers tokens after them."""
         self.engines: dict[EngineBlocks, int] = {}
         """The same for sources whose blocks go by the engine's own hashes."""
+        self.tiered: dict[Tier, int] = {}
+        """Tier -> mask of the sources that have announced blocks there."""
         self.rules: dict[Rule, int] = {}
         """State classes -> mask of the sources with exactly these."""
         self.ends: Table = {}
@@ -116,13 +130,14 @@ class Lookup:
             if limit < 1 or not mask:
                 continue
             chain = PrefixChain(tokens, block_size, root, limit, memo)
-            depths = contiguous(chain, self.attention, mask)
-            match.walks.append(Walk(block_size, mask, chain, depths))
+            match.walks.append(self._walk(block_size, mask, chain))
         for (block_size, lookahead), mask in self.peeking.items():
             peeking = LookaheadChain(tokens, block_size, lookahead, root)
-            match.walks.append(Walk(block_size, mask, peeking, contiguous(peeking, self.attention, mask)))
+            match.walks.append(self._walk(block_size, mask, peeking))
         if self.engines and lora is None:
             match.walks += self._engine_walks(tokens, cache_salt, memo)
+        if self.tiered:
+            self._add_tiers(match)
         for walk in match.walks:
             found = self._usable_by_source(walk)
             if match.usable:  # a source with blocks of several sizes is in several walks
@@ -135,6 +150,39 @@ class Lookup:
                 match.usable[source] = int(match.usable[source] * source.discount)
         return match
 
+    def _walk(self, block_size: int, mask: int, chain: Chain) -> Walk:
+        return Walk(block_size, mask, chain, contiguous(chain, self.attention, mask))
+
+    def _add_tiers(self, match: Match) -> None:
+        """Walks of their own for sources with lower tiers, whose blocks count wherever they are."""
+        tiered = self.tiered.get(Tier.HOST, 0) | self.tiered.get(Tier.DISK, 0)
+        for number, walk in enumerate(list(match.walks)):
+            mask = walk.mask & tiered
+            if not mask:
+                continue
+            deepest = self._anywhere(walk, mask, Tier.DISK)
+            device = self._usable_by_source(walk._replace(mask=mask, units=None, stride=1))
+            host = self._usable_by_source(self._anywhere(walk, mask, Tier.HOST))
+            for source, tokens in self._usable_by_source(deepest).items():
+                upto = max(host.get(source, 0), device.get(source, 0))
+                below = Below(upto - device.get(source, 0), max(tokens - upto, 0))
+                if any(below):
+                    match.below[source] = below
+            match.walks[number] = walk._replace(mask=walk.mask & ~mask)
+            match.walks.append(deepest)
+
+    def _anywhere(self, walk: Walk, mask: int, tier: Tier) -> Walk:
+        table = self._marks(ATTENTION, tier)
+        depths = contiguous_anywhere(walk.chain, table, mask)
+        return Walk(walk.block_size, mask, walk.chain, depths, tiers=tier)
+
+    def _marks(self, demand: Demand, tier: Tier) -> Marks:
+        """Where a class of groups holds blocks, down to `tier`."""
+        if not tier:
+            return self.tables[demand]
+        demands = (demand._replace(tier=each) for each in Tier if each <= tier)
+        return AnyOf([self.tables[each] for each in demands if each in self.tables])
+
     def _engine_walks(self, tokens: TokenIds, salt: str | None, memo: HashMemo | None) -> Iterator[Walk]:
         """An adapter's path, which vLLM hashes, is not known: prompts for one match none of these."""
         for engine, mask in self.engines.items():
@@ -145,7 +193,7 @@ class Lookup:
             units = EngineChain(tokens, layout, salt, limit, memo)
             stride = block_size // layout.unit
             if stride == 1:
-                yield Walk(block_size, mask, units, contiguous(units, self.attention, mask))
+                yield self._walk(block_size, mask, units)
                 continue
             blocks = BlockChain(units, stride)
             depths = contiguous(blocks, self.attention, mask)
@@ -203,13 +251,13 @@ class Lookup:
         if walk.units is not None and not any(demand.window for demand in rule):
             deepest = walk.depths[0][0] if walk.depths else 0
             walk.units.grow_to((deepest + 1) * walk.stride - 1)
-            states = [self.tables[demand] for demand in rule]
+            states: list[Marks] = [self.tables[demand] for demand in rule]
             theirs = _of(walk.depths, mask)
             ends = ending_in_part(walk.units.hashes, theirs, mask, walk.stride, self.attention, states)
             return _in_tokens(ends, walk.block_size // walk.stride)
         depths = _of(walk.depths, mask)
         if depths and rule:
-            classes = [(self.tables[demand], demand.span(walk.block_size)) for demand in rule]
+            classes = [(self._marks(demand, walk.tiers), demand.span(walk.block_size)) for demand in rule]
             depths = satisfying_all(walk.chain.hashes, depths, classes)
         return _in_tokens(depths, walk.block_size)
 

@@ -156,7 +156,7 @@ class Router:
         if not (prefill and decode and aggregated):
             return bool(prefill and decode) or (not aggregated and bool(prefill or decode))
         found = find_overlaps(self._index, self._beliefs, request, [*prefill, *aggregated])
-        whole = Ask(found.prompt_tokens, found.expected, self._clock())
+        whole = Ask(found.prompt_tokens, found.expected, self._clock(), loading=found.below)
         fetched = Ask(0, {}, whole.now, transfer=request.transfer_seconds)
         pair = self._cheapest(prefill, whole) + self._cheapest(decode, fetched)
         return pair < self._cheapest(aggregated, whole)
@@ -242,6 +242,7 @@ class Router:
             self._clock(),
             0.0 if congestion is None else congestion.price,
             request.transfer_seconds,
+            found.below,
         )
 
     def _reserve(self, request: RouteRequest, found: Found, target: Target, ask: Ask) -> int:

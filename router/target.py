@@ -8,6 +8,7 @@ from typing import NamedTuple
 from router.assumed import Assumed
 from router.holdings import Source
 from router.load import Load
+from router.lookup import Below
 from router.messages import WorkerInfo, WorkerKey
 from router.sequencer import FeedState
 
@@ -60,3 +61,5 @@ class Ask(NamedTuple):
     """Seconds that a second of prefill costs those who come later."""
     transfer: Mapping[str, float] = {}
     """Seconds by worker; see `RouteRequest.transfer_seconds`."""
+    loading: Mapping[Source, Below] = {}
+    """What of the prompt is cached on lower tiers."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from router.beliefs import Beliefs
 from router.holdings import Source
 from router.index import PrefixIndex
-from router.lookup import Match
+from router.lookup import Below, Match
 from router.messages import RouteRequest, TokenIds
 from router.target import Overlaps, Target
 
@@ -31,6 +31,13 @@ class Found(NamedTuple):
     """By pool, by how much `prompt_tokens` and the overlaps exceed those of the pool's own variant."""
     matches: Sequence[tuple[frozenset[str] | None, TokenIds, Match]] = ()
     """What was looked up, by pools (None for all)."""
+
+    @property
+    def below(self) -> Mapping[Source, Below]:
+        """What of the prompt is cached on lower tiers."""
+        if len(self.matches) == 1:
+            return self.matches[0][2].below
+        return {source: below for _, _, match in self.matches for source, below in match.below.items()}
 
     def tokens(self, target: Target) -> int:
         """The prompt's length in the target's encoding."""

@@ -17,6 +17,7 @@ from router.events import (
     MalformedEventError,
     decode_batch,
 )
+from router.tiers import Tier
 from tests.router.wire import payload, tokens
 
 STORED: dict[str, Any] = {
@@ -102,14 +103,24 @@ def test_a_window_belongs_to_a_state_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "on_device"),
-    [({}, True), ({"medium": None}, True), ({"medium": "CPU"}, False), ({"locality": "REMOTE"}, False)],
+    ("fields", "tier"),
+    [
+        ({"medium": None}, Tier.DEVICE),
+        ({"medium": "GPU", "locality": "LOCAL"}, Tier.DEVICE),
+        ({"medium": "CPU"}, Tier.HOST),
+        ({"medium": "CPU_PINNED"}, Tier.HOST),
+        ({"medium": "DISK"}, Tier.DISK),
+        ({"medium": "STORAGE"}, Tier.DISK),
+        ({"medium": "EXTERNAL"}, None),
+        ({"medium": "of later"}, None),
+        ({"medium": "GPU", "locality": "REMOTE"}, None),
+    ],
 )
-def test_tiers(fields: dict[str, Any], on_device: bool) -> None:
-    assert store(**fields).on_device is on_device
-    removed = one({"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", **fields})
+def test_tiers(fields: dict[str, Any], tier: Tier | None) -> None:
+    assert store(**fields).tier is tier
+    removed = one({"type": "BlockRemoved", "block_hashes": [1], **fields})
     assert isinstance(removed, BlockRemoved)
-    assert removed.on_device is on_device
+    assert removed.tier is tier
 
 
 def test_the_salt_is_vllms_bare_string_in_the_first_block() -> None:
@@ -149,7 +160,7 @@ POSITIONAL = ["BlockStored", [8, 9], 7, [1, 2, 3, 4], 2]
     [
         ([], {}),
         ([None], {}),
-        ([None, "CPU"], {"on_device": False}),
+        ([None, "CPU"], {"tier": Tier.HOST}),
         ([None, "GPU", "sql"], {"lora": "sql"}),
         ([None, "GPU", None, [None, None]], {}),
         ([None, "GPU", None, None, 1], {"group": 1}),

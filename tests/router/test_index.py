@@ -129,10 +129,10 @@ def test_few_block_sizes_are_believed_of_one_source(fixture: Fixture) -> None:
     assert fixture.found() == {"a": 4}
 
 
-def test_other_tiers_do_not_count(fixture: Fixture) -> None:
-    fixture.feed("a", stored([1], [100, 101]), stored([2], [102, 103], parent=1, on_device=False))
+def test_what_belongs_to_no_worker_does_not_count(fixture: Fixture) -> None:
+    fixture.feed("a", stored([1], [100, 101]), stored([2], [102, 103], parent=1, tier=None))
     assert fixture.found() == {"a": 2}
-    assert fixture.index.stats().other_tier == 1
+    assert fixture.index.stats().elsewhere == 1
 
 
 # Hybrid models

@@ -60,7 +60,7 @@ def test_a_price_is_paid_for_prefill_alone() -> None:
     priced = Ask(800, {target.source: 300}, 0.0, 4.0)
     assert COST.seconds(target, priced) == pytest.approx(1.0 + 5 * 0.5)
     assert COST.first_token(target, priced) == pytest.approx(1.0 + 0.5)
-    assert COST.terms(target, priced) == CostTerms(1.0, 0.5, 2.0, 0.0, 0.0, 0.0)
+    assert COST.terms(target, priced) == CostTerms(1.0, 0.5, 2.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @given(

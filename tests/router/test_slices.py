@@ -10,6 +10,7 @@ from router.hashing import PrefixHasher
 from router.index import PrefixIndex
 from router.messages import WorkerKey
 from router.slices import SLICE_BLOCKS, slices
+from router.tiers import Tier
 from tests.router.wire import removed, state, stored, tokens
 
 
@@ -45,7 +46,7 @@ def test_a_long_store_means_the_same_in_parts() -> None:
     for part in slices(events):
         other.apply(sliced, part)
     assert one._attention == other._attention
-    assert source.groups[0].held == sliced.groups[0].held
+    assert source.groups[0, Tier.DEVICE].held == sliced.groups[0, Tier.DEVICE].held
     assert other.find(tokens([*ids[2:], 1])) == {}
 
 

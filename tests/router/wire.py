@@ -17,6 +17,7 @@ import pytest
 
 from router.events import BlockRemoved, BlockStored, EngineHash, GroupKind, KvEvent, decode_batch
 from router.messages import TokenIds
+from router.tiers import Tier
 
 DATA = Path(__file__).parent / "data"
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "captures"
@@ -74,5 +75,5 @@ def state(hashes: Sequence[EngineHash], group: int = 1, window: int = 0, block_s
     return stored(hashes, group=group, kind=kind, window=window, block_size=block_size)
 
 
-def removed(hashes: Sequence[EngineHash], group: int = 0) -> BlockRemoved:
-    return BlockRemoved(block_hashes=hashes, group=group)
+def removed(hashes: Sequence[EngineHash], group: int = 0, tier: Tier | None = Tier.DEVICE) -> BlockRemoved:
+    return BlockRemoved(block_hashes=hashes, group=group, tier=tier)
