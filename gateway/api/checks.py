@@ -11,8 +11,24 @@ import msgspec
 Check = Callable[[bytes], Any]
 
 INT64 = 2**63
+UNBOUNDED = 2**31
 MAX_SHOWN_CHARS = 40
 """Of a client's value in an error message."""
+
+
+Schema = dict[str, Any]
+_schemas: dict[Check, Schema] = {}
+
+
+def described(check: Check, schema: Schema) -> Check:
+    """The check, with the JSON schema of what it takes."""
+    _schemas[check] = schema
+    return check
+
+
+def schema_of(check: Check) -> Schema:
+    """What a check takes, for the API description; all that is JSON when nothing says it."""
+    return _schemas.get(check, {})
 
 
 class MemberError(ValueError):
@@ -21,6 +37,10 @@ class MemberError(ValueError):
     def __init__(self, reason: str, path: str = "") -> None:
         super().__init__(reason)
         self.path = path
+
+
+_NOT_EMPTY: Schema = {"type": "string", "minLength": 1}
+_IDS: Schema = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 
 
 def number(low: float, high: float = math.inf, *, exclusive_low: bool = False) -> Check:
@@ -35,7 +55,8 @@ def number(low: float, high: float = math.inf, *, exclusive_low: bool = False) -
             raise ValueError(f"must be in {bounds}, got {raw.decode()[:MAX_SHOWN_CHARS]}")
         return value
 
-    return check
+    schema: Schema = {"type": "number", "exclusiveMinimum" if exclusive_low else "minimum": low}
+    return described(check, schema if high == math.inf else schema | {"maximum": high})
 
 
 def integer(low: int, high: int = INT64 - 1) -> Check:
@@ -49,7 +70,7 @@ def integer(low: int, high: int = INT64 - 1) -> Check:
             raise ValueError(f"must be an integer in [{low}, {high}], got {raw.decode()[:MAX_SHOWN_CHARS]}")
         return value
 
-    return check
+    return described(check, {"type": "integer", "minimum": low, "maximum": high})
 
 
 def typed(kind: Any, what: str) -> Check:
@@ -59,7 +80,7 @@ def typed(kind: Any, what: str) -> Check:
     def check(raw: bytes) -> Any:
         return _decode(decode, raw, what)
 
-    return check
+    return described(check, msgspec.json.schema(kind))
 
 
 def without(check: Check, names: Sequence[str]) -> Check:
@@ -71,10 +92,10 @@ def without(check: Check, names: Sequence[str]) -> Check:
             raise ValueError(f"must not have {found[0]!r}")
         return value
 
-    return check_members
+    return described(check_members, schema_of(check) | {"properties": dict.fromkeys(names, False)})
 
 
-def text(min_chars: int = 0, max_chars: int = 2**31, *, without: str = "") -> Check:
+def text(min_chars: int = 0, max_chars: int = UNBOUNDED, *, without: str = "") -> Check:
     """A string of bounded length, without some characters."""
     decode = msgspec.json.Decoder(str).decode
 
@@ -87,7 +108,12 @@ def text(min_chars: int = 0, max_chars: int = 2**31, *, without: str = "") -> Ch
             raise ValueError(f"must not contain any of {', '.join(map(repr, without))}")
         return value
 
-    return check
+    schema: Schema = {"type": "string", "minLength": min_chars}
+    if max_chars < UNBOUNDED:
+        schema["maxLength"] = max_chars
+    if without:
+        schema["pattern"] = "^[^" + "".join(f"\\u{ord(each):04x}" for each in without) + "]*$"
+    return described(check, schema)
 
 
 def texts(most: int) -> Check:
@@ -97,7 +123,7 @@ def texts(most: int) -> Check:
     def check(raw: bytes) -> list[str]:
         return _bounded(list(_decode(decode, raw, "a list of strings")), most)
 
-    return check
+    return described(check, {"type": "array", "items": _NOT_EMPTY, "maxItems": most})
 
 
 def one_of(*choices: str) -> Check:
@@ -109,7 +135,7 @@ def one_of(*choices: str) -> Check:
             raise ValueError(f"must be one of {', '.join(choices)}")
         return str(value)
 
-    return check
+    return described(check, {"enum": list(choices)})
 
 
 def stop_strings(raw: bytes) -> list[str]:
@@ -149,7 +175,7 @@ def token_ids(*, empty: bool = True) -> Check:
             raise ValueError(f"must be token ids, got {min(value)}")
         return value
 
-    return check
+    return described(check, _IDS if empty else _IDS | {"minItems": 1})
 
 
 def logit_bias(raw: bytes) -> dict[str, float]:
@@ -160,6 +186,28 @@ def logit_bias(raw: bytes) -> dict[str, float]:
         if not -100 <= bias <= 100:
             raise ValueError(f"values must be in [-100, 100], got {bias:g}")
     return dict(value)
+
+
+described(stop_strings, {"anyOf": [_NOT_EMPTY, {"type": "array", "items": _NOT_EMPTY, "maxItems": 4}]})
+described(
+    prompt,
+    {
+        "anyOf": [
+            _NOT_EMPTY,
+            _IDS | {"minItems": 1},
+            {"type": "array", "items": _NOT_EMPTY, "minItems": 1},
+            {"type": "array", "items": _IDS | {"minItems": 1}, "minItems": 1},
+        ]
+    },
+)
+described(
+    logit_bias,
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,19}$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    },
+)
 
 
 def _decode(decode: Callable[[bytes], Any], raw: bytes, what: str) -> Any:

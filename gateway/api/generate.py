@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 from aiohttp import web
 
+from gateway.access.access import Grant
 from gateway.api.accounting import account
 from gateway.api.batch import answer_batch
 from gateway.api.body import Hold, patience_of, read_body
@@ -103,7 +104,7 @@ def generating(
         if fields.refusal is not None:
             raise fields.refusal
         if surface.split is not None and len(parts := surface.split(fields)) > 1:
-            return await _several(services, request, surface, parts, request_id, started)
+            return await _several(services, request, surface, parts, request_id, started, grant)
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
         if grant is not None:
             charge_for(grant, prepared)
@@ -190,6 +191,7 @@ async def _several(
     parts: Sequence[Fields],
     request_id: str,
     started: float,
+    grant: Grant | None,
 ) -> web.StreamResponse:
     prepared = [
         await surface.prepare(services.preparer, fields, f"{request_id}-{number}", started)
@@ -198,6 +200,9 @@ async def _several(
     if (grant := request.get(GRANT)) is not None:
         for part in prepared:
             charge_for(grant, part)
+    if grant is not None:
+        for each in prepared:
+            charge_for(grant, each)
     head = msgspec.structs.replace(
         _head(surface, prepared[0]),
         id=surface.id_prefix + request_id,

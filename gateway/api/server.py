@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.access.access import Grant
-from gateway.api import info, route, tokens
+from gateway.api import info, openapi, route, tokens
 from gateway.api.connection import Runner
 from gateway.api.dialects import dialect_of
 from gateway.api.errors import as_request_error, error_response
@@ -85,6 +85,8 @@ def _public_app(services: Services) -> web.Application:
     app.router.add_get("/ready", info.ready)
     app.router.add_get("/version", info.version_info)
     app.router.add_get("/metrics", info.metrics)
+    app.router.add_get("/openapi.json", openapi.openapi)
+    app.router.add_get("/docs", openapi.docs)
     return app
 
 

@@ -48,7 +48,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     fields = Fields({}, {}, {})
     if asked.prompt is None:
         fields = read_fields(body, CHAT_FIELDS)
-    model = _target(services, asked.model, fields, "messages" if asked.prompt is None else None)
+    model = _target(services, request, asked.model, fields, "messages" if asked.prompt is None else None)
     check_model(request, model)
     if services.fleet.only_relays(model):
         return await _relayed(services, request, body, fields)
@@ -76,7 +76,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     if asked.tokens is None:
         raise missing("tokens")
     fields = Fields({}, {}, {})
-    model = _target(services, asked.model, fields, None)
+    model = _target(services, request, asked.model, fields, None)
     check_model(request, model)
     if services.fleet.only_relays(model):
         return await _relayed(services, request, body, fields)
@@ -93,6 +93,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     fields = read_count(body, strict=services.settings.strict)
     check_target(services, fields, "messages")
     check_model(request, fields.values["model"])
+    check_model(request, fields.values["model"])
     if services.fleet.only_relays(fields.values["model"]):
         return await _relayed(services, request, body, fields, ANTHROPIC)
     reading, _ = await services.preparer.encode_chat(fields)
@@ -104,6 +105,7 @@ async def render(request: web.Request) -> web.StreamResponse:
     services, body = request.app[SERVICES], await _read(request)
     fields = read_fields(body, CHAT_FIELDS, strict=services.settings.strict)
     check_target(services, fields, "messages")
+    check_model(request, fields.values["model"])
     check_model(request, fields.values["model"])
     if services.fleet.only_relays(fields.values["model"]):
         return await _relayed(services, request, body, fields)
@@ -138,7 +140,9 @@ async def _read(request: web.Request) -> bytes:
     return await read_body(request, request.app[SERVICES].settings.body_seconds)
 
 
-def _target(services: Services, model: str | None, fields: Fields, required: str | None) -> str:
+def _target(
+    services: Services, request: web.Request, model: str | None, fields: Fields, required: str | None
+) -> str:
     """The model; the only one there is, when none is named."""
     served = services.fleet.models()
     if model is None and len(served) == 1:
@@ -146,6 +150,7 @@ def _target(services: Services, model: str | None, fields: Fields, required: str
     if model is not None:
         fields.values["model"] = model
     check_target(services, fields, required or "model")
+    check_model(request, fields.values["model"])
     name: str = fields.values["model"]
     return name
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.checks import MemberError, typed
+from gateway.api.checks import MemberError, Schema, described, typed
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")
 _RULE = "must have 1 to 256 of the characters A-Z a-z 0-9 _ . : / -"
@@ -132,3 +132,66 @@ def metadata(raw: bytes) -> dict[str, str]:
         if len(key) > 64 or len(each) > 512:
             raise ValueError("must have keys of at most 64 and values of at most 512 characters")
     return value
+
+
+_NAME: Schema = {"type": "string", "pattern": f"^{_TOOL_NAME.pattern}$"}
+_FUNCTION: Schema = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": _NAME,
+        "description": {"type": ["string", "null"]},
+        "parameters": {"type": ["object", "null"]},
+        "strict": {"type": ["boolean", "null"]},
+    },
+}
+_TOOL: Schema = {
+    "type": "object",
+    "required": ["type", "function"],
+    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
+}
+_NAMED: Schema = _TOOL | {
+    "properties": {
+        "type": {"const": "function"},
+        "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+    }
+}
+_JSON_SCHEMA: Schema = {
+    "type": "object",
+    "required": ["name", "schema"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "schema": {"type": "object"},
+        "strict": {"type": ["boolean", "null"]},
+    },
+}
+described(tools, {"type": "array", "minItems": 1, "items": _TOOL})
+described(tool_choice, {"anyOf": [{"enum": ["auto", "none", "required"]}, _NAMED]})
+described(
+    response_format,
+    {
+        "anyOf": [
+            {
+                "type": "object",
+                "required": ["type"],
+                "properties": {"type": {"enum": ["text", "json_object"]}},
+            },
+            {
+                "type": "object",
+                "required": ["type", "json_schema"],
+                "properties": {"type": {"const": "json_schema"}, "json_schema": _JSON_SCHEMA},
+            },
+        ]
+    },
+)
+described(stream_options, {"type": "object", "additionalProperties": {"type": ["boolean", "null"]}})
+described(thinking, {"anyOf": [{"type": "boolean"}, {"type": "object"}]})
+described(
+    metadata,
+    {
+        "type": "object",
+        "maxProperties": 16,
+        "propertyNames": {"maxLength": 64},
+        "additionalProperties": {"type": "string", "maxLength": 512},
+    },
+)

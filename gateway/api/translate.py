@@ -49,7 +49,7 @@ def passed_on(
     }
 
 
-ABSENT = msgspec.Raw(b"null")
+ABSENT: Any = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 """Default of a field that is kept as it is spelled."""
 
 

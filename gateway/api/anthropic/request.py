@@ -27,7 +27,7 @@ class _Block(msgspec.Struct):
     thinking: str = ""
     id: str = ""
     name: str = ""
-    input: Raw = Raw(b"{}")
+    input: Raw = msgspec.field(default_factory=lambda: Raw(b"{}"))
     tool_use_id: str = ""
     content: str | list[_Block] | None = None
     source: _Source | None = None

@@ -93,6 +93,13 @@ class ResponsesBody(msgspec.Struct):
     context_management: Any = None
 
 
+SHAPES: dict[str, Any] = {
+    "tools": list[_Tool],
+    "tool_choice": str | _Choice,
+    "text": _Text,
+    "reasoning": _Reasoning,
+}
+"""Of the fields that an answer repeats as they were spelled."""
 ECHOED = ("temperature", "top_p", "metadata", "user", "parallel_tool_calls", "service_tier")
 """Fields of the chat that an answer repeats."""
 KEPT = ("chat_template_kwargs", "structured_outputs", "parallel_tool_calls")
