@@ -48,6 +48,7 @@ _KINDS = {
     "sliding_window": GroupKind.STATE,
     "sliding_window_mla": GroupKind.STATE,
 }
+_ATTENTION, _STATE, _IGNORED = GroupKind  # names that are quicker to look up
 
 
 class BlockStored(msgspec.Struct, kw_only=True):
@@ -104,17 +105,20 @@ class KvBatch(msgspec.Struct):
 
 def decode_batch(payload: bytes) -> KvBatch:
     """Decode one payload; raises MalformedEventError."""
+    # The tokens of state groups are not looked at: then it is faster to skip them than to read them at once.
+    decoder = _MAPS if b"mamba" in payload or b"sliding_window" in payload else _MAPS_AT_ONCE
     try:
-        batch = _MAPS.decode(payload)
+        batch = decoder.decode(payload)
         return KvBatch(batch.ts, [_typed(event) for event in batch.events], batch.data_parallel_rank)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _decode_mixed(payload)
 
 
-class _Stored(msgspec.Struct, tag="BlockStored"):
+class _Known(msgspec.Struct):
+    """What is read of a store beside its tokens."""
+
     block_hashes: list[int | bytes]
     parent_block_hash: int | bytes | None = None
-    token_ids: msgspec.Raw = _NO_TOKENS
     block_size: int = 0
     lora_id: int | None = None
     medium: str | None = None
@@ -126,6 +130,14 @@ class _Stored(msgspec.Struct, tag="BlockStored"):
     locality: str | None = None
     cache_salt: str | None = None
     lookahead_token_ids: list[list[int]] | None = None
+
+
+class _Stored(_Known, tag="BlockStored"):
+    token_ids: msgspec.Raw = _NO_TOKENS
+
+
+class _StoredAtOnce(_Known, tag="BlockStored"):
+    token_ids: list[int] = []
 
 
 class _Removed(msgspec.Struct, tag="BlockRemoved"):
@@ -167,12 +179,19 @@ class _PositionalCleared(msgspec.Struct, tag="AllBlocksCleared", array_like=True
 
 
 _Wire = _Stored | _Removed | _Cleared
+_WireAtOnce = _StoredAtOnce | _Removed | _Cleared
 _Positional = _PositionalStored | _PositionalRemoved | _PositionalCleared
 
 
 class _MapBatch(msgspec.Struct, array_like=True):
     ts: float
     events: list[_Wire]
+    data_parallel_rank: int | None = None
+
+
+class _MapBatchAtOnce(msgspec.Struct, array_like=True):
+    ts: float
+    events: list[_WireAtOnce]
     data_parallel_rank: int | None = None
 
 
@@ -183,6 +202,7 @@ class _RawBatch(msgspec.Struct, array_like=True):
 
 
 _MAPS = msgspec.msgpack.Decoder(_MapBatch)
+_MAPS_AT_ONCE = msgspec.msgpack.Decoder(_MapBatchAtOnce)
 _RAWS = msgspec.msgpack.Decoder(_RawBatch)
 _MAP_EVENT = msgspec.msgpack.Decoder(_Wire)
 _POSITIONAL_EVENT = msgspec.msgpack.Decoder(_Positional)
@@ -256,15 +276,15 @@ def _group_tail(tail: list[Any]) -> tuple[int | None, str | None, int | None]:
     )
 
 
-def _typed(event: _Wire) -> KvEvent:
+def _typed(event: _Wire | _WireAtOnce) -> KvEvent:
     if isinstance(event, _Removed):
         return BlockRemoved(block_hashes=event.block_hashes, group=event.group_idx or 0, tier=_tier(event))
     if isinstance(event, _Cleared):
         return AllBlocksCleared()
-    kind = _KINDS.get(event.kv_cache_spec_kind, GroupKind.IGNORED)
+    kind = _KINDS.get(event.kv_cache_spec_kind, _IGNORED)
     salt, lora, extras = _namespace(event)
     token_ids, following = b"", b""
-    if kind is GroupKind.ATTENTION:
+    if kind is _ATTENTION:
         token_ids, following = _token_bytes(event.token_ids, event.block_size)
         if event.lookahead_token_ids:
             following = _looked_ahead(event)
@@ -275,7 +295,7 @@ def _typed(event: _Wire) -> KvEvent:
         block_size=event.block_size,
         group=event.group_idx or 0,
         kind=kind,
-        window=(event.kv_cache_spec_sliding_window or 0) if kind is GroupKind.STATE else 0,
+        window=(event.kv_cache_spec_sliding_window or 0) if kind is _STATE else 0,
         tier=_tier(event),
         cache_salt=salt,
         lora=lora,
@@ -285,12 +305,14 @@ def _typed(event: _Wire) -> KvEvent:
     )
 
 
-def _tier(event: _Stored | _Removed) -> Tier | None:
+def _tier(event: _Known | _Removed) -> Tier | None:
     return None if event.locality == "REMOTE" else MEDIA.get(event.medium)
 
 
-def _token_bytes(raw: msgspec.Raw, block_size: int) -> tuple[bytes, bytes]:
+def _token_bytes(raw: msgspec.Raw | list[int], block_size: int) -> tuple[bytes, bytes]:
     """A range's tokens, and where its blocks are of overlapping pairs (EAGLE) the token after each block."""
+    if isinstance(raw, list):
+        return _uint32(raw), b""
     try:
         return _uint32(_INTS.decode(raw)), b""
     except msgspec.ValidationError:
@@ -302,7 +324,7 @@ def _token_bytes(raw: msgspec.Raw, block_size: int) -> tuple[bytes, bytes]:
     )
 
 
-def _looked_ahead(event: _Stored) -> bytes:
+def _looked_ahead(event: _Known) -> bytes:
     rows = event.lookahead_token_ids or []
     if len(rows) != len(event.block_hashes) or len({len(row) for row in rows}) != 1:
         raise MalformedEventError("lookahead_token_ids are not as many for each block")
@@ -316,7 +338,7 @@ def _uint32(ids: list[int]) -> bytes:
         raise MalformedEventError("a token id is not a uint32") from error
 
 
-def _namespace(event: _Stored) -> tuple[str | None, str | None, dict[int, bytes] | None]:
+def _namespace(event: _Known) -> tuple[str | None, str | None, dict[int, bytes] | None]:
     """Cache salt, adapter, and per block what else its content hash covers.
 
     vLLM lists its extra keys untagged, the adapter's name first; a bare string that is left in a prompt's
@@ -326,8 +348,10 @@ def _namespace(event: _Stored) -> tuple[str | None, str | None, dict[int, bytes]
     if lora is None and event.lora_id is not None:
         lora = f"id:{event.lora_id}"
     salt = event.cache_salt
+    if not event.extra_keys or not any(event.extra_keys):
+        return salt, lora, None
     extras: dict[int, bytes] = {}
-    for position, keys in enumerate(event.extra_keys or ()):
+    for position, keys in enumerate(event.extra_keys):
         if not keys:
             continue
         if not isinstance(keys, list):

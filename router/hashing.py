@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from struct import iter_unpack
+from functools import lru_cache
+from struct import Struct
 
 import numpy as np
 import xxhash
@@ -28,6 +29,12 @@ if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("token buffers are little-endian uint32; this machine is big-endian")
 
 
+@lru_cache(maxsize=64)
+def _blocks_of(stride: int) -> Struct:
+    """Takes bytes apart into pieces of `stride` bytes, in one call for all."""
+    return Struct(f"{stride}s")
+
+
 def extend_hashes(
     parent: int, token_bytes: bytes, block_size: int, extras: Mapping[int, bytes] | None = None
 ) -> list[int]:
@@ -37,8 +44,9 @@ def extend_hashes(
     """
     digest = xxhash.xxh3_64_intdigest
     stride = block_size * _TOKEN_BYTES
-    whole = len(token_bytes) - len(token_bytes) % stride
-    blocks = iter_unpack(f"{stride}s", memoryview(token_bytes)[:whole])
+    if rest := len(token_bytes) % stride:
+        token_bytes = token_bytes[:-rest]
+    blocks = _blocks_of(stride).iter_unpack(token_bytes)
     if extras is None:
         return [parent := digest(block, parent) for (block,) in blocks]
     return [

@@ -11,7 +11,7 @@ from typing import Protocol
 Depth = tuple[int, int]
 
 _READ_SINGLY = 64
-"""Blocks at a prompt's start that are looked up one by one: bisecting so few costs more."""
+"""Blocks at a prompt's start in which stops are looked for one by one: bisecting so few costs more."""
 
 
 class Marks(Protocol):
@@ -40,36 +40,44 @@ def contiguous(chain: Chain, table: Marks, mask: int) -> list[Depth]:
     first blocks and wherever else a probe falls.
     """
     found: list[Depth] = []
+    if not (mask and chain.grow()):
+        return found
+    hashes = chain.hashes
+    depth = len(hashes)
+    mask = _read(hashes, table, (0, depth), mask, found)
     holders = table.get
-    depth = 0
-    while mask and depth < _READ_SINGLY and chain.grow():
-        hashes = chain.hashes
-        for position in range(depth, len(hashes)):
-            still = mask & holders(hashes[position], 0)
-            if still != mask:
-                if position:
-                    found.append((position, mask ^ still))
-                mask = still
-                if not mask:
-                    break
-        depth = len(hashes)
     while mask and chain.grow():
-        hashes = chain.hashes
         still = mask & holders(hashes[-1], 0)
         if still != mask:
-            _stops(hashes, table, (depth, len(hashes)), mask ^ still, found)
+            within = (depth, len(hashes))
+            stops = _read if len(hashes) <= _READ_SINGLY else _bisect
+            stops(hashes, table, within, mask ^ still, found)
             mask = still
         depth = len(hashes)
-    if mask and depth:
+    if mask:
         found.append((depth, mask))
     found.sort(reverse=True)
     return found
 
 
-def _stops(hashes: list[int], table: Marks, between: tuple[int, int], mask: int, found: list[Depth]) -> None:
-    """Where sources that hold the block at the first depth, and not that at the second, stop holding."""
+def _read(hashes: list[int], table: Marks, within: tuple[int, int], mask: int, found: list[Depth]) -> int:
+    """Where sources stop holding, block by block; answers those that go on to the end."""
     holders = table.get
-    stack = [(*between, mask)]
+    for position in range(*within):
+        still = mask & holders(hashes[position], 0)
+        if still != mask:
+            if position:
+                found.append((position, mask ^ still))
+            mask = still
+            if not mask:
+                break
+    return mask
+
+
+def _bisect(hashes: list[int], table: Marks, within: tuple[int, int], mask: int, found: list[Depth]) -> int:
+    """The same for sources that hold the block before the range, and not its last."""
+    holders = table.get
+    stack = [(*within, mask)]
     while stack:
         low, high, members = stack.pop()
         while high - low > 1:
@@ -83,6 +91,7 @@ def _stops(hashes: list[int], table: Marks, between: tuple[int, int], mask: int,
                     members ^= still
                 high = middle
         found.append((low, members))
+    return 0
 
 
 def ending_in_run(hashes: list[int], depths: list[Depth], table: Marks, span: int) -> list[Depth]:

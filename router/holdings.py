@@ -7,6 +7,7 @@ sources: prefix hash -> bit mask of sources.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from router.ends import RequestEnds
@@ -235,6 +236,26 @@ class Source:
             self.waiting.add(block)
         elif len(group_class.groups) == 1 or group_class.complete(block):
             group_class.mark(prefix, self.bit)
+
+    def hold_new(self, group: Group, blocks: Sequence[EngineHash], prefixes: Sequence[int]) -> bool:
+        """`hold` for all blocks of a chain; False, with nothing done, where some are held or come twice."""
+        held, group_class = group.held, group.group_class
+        several = len(group_class.groups) > 1
+        if several or not held.keys().isdisjoint(blocks) or len(set(blocks)) < len(blocks):
+            return False
+        table, bit = group_class.table, self.bit
+        holders = table.get
+        for block, prefix in zip(blocks, prefixes, strict=True):
+            held[block] = prefix
+            mask = holders(prefix)
+            if mask is None:
+                table[prefix] = bit  # the one object, however many blocks the source holds alone
+            elif mask & bit:
+                group_class.mark(prefix, bit)
+            else:
+                table[prefix] = mask | bit
+        self.blocks += len(blocks)
+        return True
 
     def settle(self, block: EngineHash, prefix: int) -> None:
         """An attention event told which prefix a waiting state block names."""

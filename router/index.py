@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 
@@ -39,6 +40,7 @@ from router.messages import TokenIds, WorkerKey
 from router.recipes import Layout, identify, key_of
 from router.tiers import Tier
 
+_STATE, _IGNORED = GroupKind.STATE, GroupKind.IGNORED  # names that are quicker to look up
 _MAX_SIZES = 4
 """Block sizes believed of one source; each costs every lookup a chain of its own."""
 _SWEEP_STRIDE = 64
@@ -187,6 +189,11 @@ class PrefixIndex:
         """From now on the source's hits are predicted by this rule."""
         self._lives.follow(source, rule)
 
+    def keep_ends(self, source: Source) -> None:
+        """Note where requests end on the source, before its events show that they tell."""
+        if source.ends is None:
+            source.ends = RequestEnds(self._ends)
+
     def finish(self, source: Source, prefix: int) -> None:
         """A request whose answer fills no block of its own is finished."""
         if source.ends is not None and self._attention.get(prefix, 0) & source.bit:
@@ -233,16 +240,18 @@ class PrefixIndex:
         return group_class
 
     def _store(self, source: Source, event: BlockStored) -> None:
-        if event.kind is GroupKind.IGNORED:
+        if event.kind is _IGNORED:
             return
         if event.tier is None:
             self._counts.elsewhere += 1
             return
-        demand = Demand(event.kind, event.window, event.block_size if event.window else 0, event.tier)
-        group = self._group(source, (event.group, event.tier), demand)
+        group = source.groups.get((event.group, event.tier))
+        if group is None:
+            demand = Demand(event.kind, event.window, event.block_size if event.window else 0, event.tier)
+            group = self._group(source, (event.group, event.tier), demand)
         if source.engine is not None:
             self._store_by_key(source, group, event)
-        elif event.kind is GroupKind.STATE or not event.block_hashes or (event.tier and not event.token_ids):
+        elif event.kind is _STATE or not event.block_hashes or (event.tier and not event.token_ids):
             self._store_by_value(source, group, event.block_hashes)
         else:
             self._store_attention(source, group, event)
@@ -352,6 +361,17 @@ class PrefixIndex:
             return
         prefixes = _prefixes(root, event)
         before = source.blocks
+        if source.waiting or not source.hold_new(group, blocks, prefixes):
+            self._hold_each(source, group, blocks, prefixes)
+        self._count_stored(source.blocks - before)
+        if source.pending:
+            self._settle_pending(source, blocks)
+        if prefixes and not event.tier:
+            self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
+
+    def _hold_each(
+        self, source: Source, group: Group, blocks: Sequence[EngineHash], prefixes: Sequence[int]
+    ) -> None:
         held = group.held
         for block, prefix in zip(blocks, prefixes, strict=True):
             if block in held:
@@ -360,11 +380,6 @@ class PrefixIndex:
                 source.hold(group, block, prefix)
             if block in source.waiting:
                 source.settle(block, prefix)
-        self._count_stored(source.blocks - before)
-        if source.pending:
-            self._settle_pending(source, blocks)
-        if prefixes and not event.tier:
-            self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
 
     def _settle_pending(self, source: Source, placed: Sequence[EngineHash]) -> None:
         """What goes on from blocks that have just been placed can be placed, too."""
@@ -385,7 +400,7 @@ class PrefixIndex:
         """Only SGLang's hashes are signed, and only SGLang's stores tell the ends of requests apart."""
         if source.ends is None:
             seen_before = source.blocks - len(event.block_hashes)
-            if seen_before > _UNSIGNED or not any(map(_is_negative, event.block_hashes)):
+            if seen_before > _UNSIGNED or not _some_negative(event.block_hashes):
                 return
             if source.rule:
                 return
@@ -453,5 +468,8 @@ def _prefixes(root: int, event: BlockStored) -> list[int]:
     return extend_hashes(root, event.token_ids, event.block_size, extras)
 
 
-def _is_negative(block: EngineHash) -> bool:
-    return isinstance(block, int) and block < 0
+def _some_negative(blocks: Sequence[Any]) -> bool:
+    try:
+        return bool(min(blocks) < 0)
+    except TypeError:  # whole digests
+        return False

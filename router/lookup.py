@@ -255,11 +255,11 @@ class Lookup:
             theirs = _of(walk.depths, mask)
             ends = ending_in_part(walk.units.hashes, theirs, mask, walk.stride, self.attention, states)
             return _in_tokens(ends, walk.block_size // walk.stride)
-        depths = _of(walk.depths, mask)
-        if depths and rule:
-            classes = [(self._marks(demand, walk.tiers), demand.span(walk.block_size)) for demand in rule]
-            depths = satisfying_all(walk.chain.hashes, depths, classes)
-        return _in_tokens(depths, walk.block_size)
+        size = walk.block_size
+        if not rule:
+            return [(depth * size, held) for depth, members in walk.depths if (held := members & mask)]
+        classes = [(self._marks(demand, walk.tiers), demand.span(size)) for demand in rule]
+        return _in_tokens(satisfying_all(walk.chain.hashes, _of(walk.depths, mask), classes), size)
 
     def _members(self, mask: int) -> Iterable[Source]:
         if mask.bit_count() <= _FEW:

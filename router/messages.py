@@ -36,6 +36,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     kv_events: bool = True
     """Whether it publishes its KV events. Of one that does not, what was routed there counts as cached."""
+    states_at_ends: bool = False
+    """Whether it says of itself that it keeps a hybrid model's states, of which its events do not tell."""
     pool: str = ""
     """Workers of one pool take the same token ids for the same prompt, and hand KV caches to each other."""
 

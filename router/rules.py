@@ -41,9 +41,13 @@ class RuleKeeper:
         self._placed: dict[int, _Placed] = {}
         """By reservation."""
 
-    def open(self, key: WorkerKey) -> None:
-        """A rank that nothing is known of."""
-        self._evidence[key] = Evidence()
+    def open(self, source: Source, states_at_ends: bool = False) -> None:
+        """A rank that nothing is known of, or only that it keeps states where requests end."""
+        evidence = self._evidence[source.key] = Evidence()
+        if states_at_ends:
+            evidence.rule, evidence.doubted = HitRule.FINISHED, True
+            self._index.keep_ends(source)
+            self._index.follow(source, HitRule.FINISHED)
 
     def close(self, key: WorkerKey) -> None:
         """The rank is gone; what its requests report counts nowhere."""

@@ -210,9 +210,10 @@ class Router:
 
     def _open(self, info: WorkerInfo, rank: int) -> Target:
         key = WorkerKey(info.worker, rank)
-        self._rules.open(key)
+        source = self._index.open(key)
+        self._rules.open(source, info.states_at_ends)
         load = self._loads.load_of(key, info.pool, info.role)
-        target = Target(info, key, load, self._index.open(key), last_used=-self._random.random())
+        target = Target(info, key, load, source, last_used=-self._random.random())
         self._beliefs.settle(target)
         return target
 

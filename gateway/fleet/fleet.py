@@ -227,6 +227,7 @@ class Fleet:
                 max_num_seqs=profile.max_num_seqs,
                 labels=worker.settings.labels,
                 kv_events=bool(profile.kv_sources),
+                states_at_ends=profile.states_at_ends,
                 pool=worker.settings.pool,
             )
         )

@@ -65,6 +65,7 @@ class _SglangInfo(msgspec.Struct, rename={"events": "kv_events", "life": "startu
     """Measured times of its start: no two starts have the same."""
     schedule_low_priority_values_first: bool = False
     skip_tokenizer_init: bool = False
+    uses_mamba_radix_cache: bool = False
 
 
 async def probe(session: aiohttp.ClientSession, settings: WorkerSettings) -> Profile:
@@ -216,6 +217,7 @@ def _sglang(settings: WorkerSettings, base: str, common: Profile, answer: bytes)
             Bootstrap(host, info.disaggregation_bootstrap_port, info.dp_size) if role == "prefill" else None
         ),
         has_connector=role is not None,
+        states_at_ends=info.uses_mamba_radix_cache,
         layout={name: str(everything[name]) for name in LAYOUT if name in everything},
         speculation=" ".join(str(everything[name]) for name in SPECULATION if everything.get(name)),
         low_priority_first=info.schedule_low_priority_values_first,

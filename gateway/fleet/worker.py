@@ -58,6 +58,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """It can hand KV caches over."""
     layout: Mapping[str, str] = {}
     """Engine settings that two workers of a pair must share."""
+    states_at_ends: bool = False
+    """It keeps the states of a hybrid model at the ends of requests, and its events do not tell (SGLang)."""
     speculation: str = ""
     """Its speculative decoding; empty for none."""
     low_priority_first: bool = False

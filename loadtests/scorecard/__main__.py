@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from loadtests.index.entries import INDEX_ENTRIES, run_index
 from loadtests.peers import peers_dir
 from loadtests.scorecard.entries import ENTRIES
 from loadtests.scorecard.evaluate import exit_code
@@ -21,7 +22,7 @@ from loadtests.scorecard.text import TEXT_ENTRIES, run_text
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    names = [*(entry.name for entry in ENTRIES), *(entry.name for entry in TEXT_ENTRIES)]
+    names = [entry.name for entries in (ENTRIES, TEXT_ENTRIES, INDEX_ENTRIES) for entry in entries]
     if unknown := [name for name in options.names if name not in names]:
         parser.error(f"no entry {', '.join(unknown)}; there are {', '.join(names)}")
     if options.list:
@@ -29,12 +30,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{entry.name}: {entry.quantity} at most {entry.target} x {entry.peer}, {entry.phase.what}")
         for text in TEXT_ENTRIES:
             print(f"{text.name}: CPU at most {text.target} x {text.peer}, {text.what}")
+        for index in INDEX_ENTRIES:
+            print(f"{index.name}: CPU at most {index.target} x {index.peer}, {index.what}")
         return 0
     effort = FULL if options.full else QUICK
     served = [entry for entry in ENTRIES if not options.names or entry.name in options.names]
     texts = [text for text in TEXT_ENTRIES if not options.names or text.name in options.names]
     measurements = run_scorecard(served, effort, peers_dir()) if served else []
     measurements += run_text(texts, effort.repetitions) if texts else []
+    indexes = [index for index in INDEX_ENTRIES if not options.names or index.name in options.names]
+    measurements += run_index(indexes, effort.repetitions, peers_dir()) if indexes else []
     for measurement in measurements:
         print(msgspec.json.encode(measurement).decode())
     return exit_code(measurements)

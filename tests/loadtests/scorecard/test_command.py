@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.index.entries import INDEX_ENTRIES
 from loadtests.scorecard.entries import ENTRIES
 from loadtests.scorecard.evaluate import NOT_MEASURED
 from loadtests.scorecard.text import TEXT_ENTRIES
@@ -54,5 +55,5 @@ def test_a_wrong_command_line_is_refused(arguments: tuple[str, ...], tmp_path: P
 
 def test_list_says_what_each_entry_means(tmp_path: Path) -> None:
     done = scorecard("--list", peers=tmp_path)
-    names = [*NAMES, *(entry.name for entry in TEXT_ENTRIES)]
+    names = [*NAMES, *(text.name for text in TEXT_ENTRIES), *(index.name for index in INDEX_ENTRIES)]
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == names
