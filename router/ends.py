@@ -7,6 +7,7 @@ router knows (it sent the prompt), or one that looks like it, the last block of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 
 Table = dict[int, int]
@@ -19,12 +20,12 @@ class RequestEnds:
 
     __slots__ = ("_tails", "marks", "table")
 
-    def __init__(self, table: Table, tails: dict[int, None] | None = None) -> None:
+    def __init__(self, table: Table, tails: Iterable[int] = ()) -> None:
         self.table = table
         self.marks: dict[int, int] = {}
         """Finished ends (the values repeat the keys)."""
-        self._tails: dict[int, None] = {} if tails is None else tails
-        """Prompts' ends, the oldest first."""
+        self._tails = dict.fromkeys(tails, False)
+        """Prompts' ends, the oldest first; whether a request finished right there, before its store came."""
 
     def renewed(self) -> RequestEnds:
         """For a life that holds nothing; the prompts under way stay known."""
@@ -36,13 +37,19 @@ class RequestEnds:
         if len(self._tails) >= _TAILS:
             for oldest in list(islice(self._tails, _TAILS // 8)):
                 del self._tails[oldest]
-        self._tails[prefix] = None
+        self._tails[prefix] = False
+
+    def will_finish(self, prefix: int) -> None:
+        """A request finished at its prompt's end, of which the store is still to come."""
+        self.prompt(prefix)
+        self._tails[prefix] = True
 
     def stored(self, parent: int | None, last: int, bit: int) -> None:
         """Blocks after `parent` (None: a prompt's start), the last one `last`, were stored."""
-        if last not in self._tails and parent is not None and parent in self._tails:
+        known = self._tails.get(last)
+        if known or (known is None and parent is not None and parent in self._tails):
             self.finished(last, bit)
-        else:
+        if known is not None or last not in self.marks:
             self.prompt(last)
 
     def finished(self, prefix: int, bit: int) -> None:

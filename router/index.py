@@ -196,8 +196,12 @@ class PrefixIndex:
 
     def finish(self, source: Source, prefix: int) -> None:
         """A request whose answer fills no block of its own is finished."""
-        if source.ends is not None and self._attention.get(prefix, 0) & source.bit:
+        if source.ends is None:
+            return
+        if self._attention.get(prefix, 0) & source.bit:
             source.ends.finished(prefix, source.bit)
+        else:
+            source.ends.will_finish(prefix)
 
     def sweep(self, budget: int) -> None:
         """Clear up to `budget` marks of lost lives."""

@@ -8,7 +8,7 @@ import msgspec
 
 from loadtests.proof.mix import Ask
 
-_SETTLING = 1.0
+_SETTLING = 0.1
 """Seconds in which what an engine did is told, on a machine whose cores are all busy."""
 
 

@@ -308,6 +308,42 @@ def test_a_finish_goes_on_from_a_prompts_end() -> None:
     assert table == {17: 1, 13: 1}
 
 
+def test_a_request_may_finish_before_its_store_is_told() -> None:
+    ends = RequestEnds({})
+    ends.will_finish(30)
+    ends.stored(None, 30, 1)
+    assert ends.table == {30: 1}
+    ends.drop(30, 1)
+    ends.stored(None, 30, 1)  # another prompt with that end, still running
+    assert not ends.table
+    ends.will_finish(40)
+    later = ends.renewed()
+    later.stored(None, 40, 1)
+    assert not later.table
+
+
+def test_a_worker_that_says_so_follows_the_ends_from_the_start() -> None:
+    worker = Worker()
+    worker.router.add_worker(WorkerInfo(worker="w", models=["m"], states_at_ends=True))
+    predicted = {
+        step: worker.serve(prompt, events_of(step), cached, output)
+        for step, prompt, cached, output in sglang_steps()
+    }
+    assert predicted == {step: cached for step, _, cached, _ in sglang_steps()}
+    assert (worker.stats.hit_rule, worker.stats.hit_rule_switches) == ("finished-request-end", 0)
+
+
+def test_the_answer_may_be_told_before_the_events() -> None:
+    worker = Worker()
+    worker.router.add_worker(WorkerInfo(worker="w", models=["m"], states_at_ends=True))
+    turn, _ = ids_of("10_turn1")
+    prefill = [event for event in events_of("10_turn1") if isinstance(event, BlockStored)][:1]
+    worker.serve(ids_of("01_A200")[0], events_of("01_A200"), 0, output=2)  # its events tell the block size
+    worker.serve(turn, [], 0, output=1)
+    worker.router.apply(W, list(prefill))
+    assert worker.route(np.append(turn, turn[:9])).overlap_tokens == 200
+
+
 def test_few_prompts_are_remembered() -> None:
     ends = RequestEnds({})
     for prefix in range(20_000):

@@ -163,6 +163,12 @@ async def test_everything_a_sglang_worker_tells_is_taken_up() -> None:
     assert profile.layout["kv_cache_dtype"] == "auto"
 
 
+async def test_a_sglang_worker_with_a_hybrid_model_keeps_states_at_ends() -> None:
+    for hybrid in (False, True):
+        async with worker(sglang(uses_mamba_radix_cache=hybrid)) as (session, settings):
+            assert (await probe(session, settings)).states_at_ends is hybrid
+
+
 async def test_a_sglang_prefill_worker_says_where_decode_finds_it() -> None:
     events = {**SGLANG_INFO["kv_events"], "dp_size": 2}
     answers = sglang(disaggregation_mode="prefill", dp_size=2, kv_events=events)
