@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.fleet.worker import Worker
+from router.events import BlockStored, KvEvent
 from router.feed import KvFeed
 from router.messages import WorkerKey
 from router.selector import Router
@@ -17,27 +18,51 @@ COUNTERS = ("batches", "events", "malformed", "connections", "replays", "errors"
 SEQUENCE = ("gaps", "restarts")
 
 
+SAMPLE = 64
+"""Of so many batches one is looked at for block sizes; all of the first ones are."""
+
+
+class _Groups:
+    """The block sizes that a rank announces, by KV group, on the way of its events to the router."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._batches = 0
+        self.block_sizes: dict[int, int] = {}
+
+    def take(self, key: WorkerKey, events: Sequence[KvEvent]) -> None:
+        if self._batches < SAMPLE or not self._batches % SAMPLE:
+            for event in events:
+                if isinstance(event, BlockStored):
+                    self.block_sizes[event.group] = event.block_size
+        self._batches += 1
+        self._router.apply(key, events)
+
+
 class KvFeeds:
     """One feed a worker rank; a worker without event endpoints has none."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
         self._feeds: dict[str, list[KvFeed]] = {}
+        self._groups: dict[WorkerKey, _Groups] = {}
 
     async def start(self, worker: Worker) -> None:
         """Follow the ranks of a worker whose profile is known."""
         assert worker.profile is not None
+        keys = [WorkerKey(worker.name, rank) for rank in worker.profile.kv_sources]
+        self._groups |= {key: _Groups(self._router) for key in keys}
         feeds = [
             KvFeed(
-                WorkerKey(worker.name, rank),
+                key,
                 source.endpoint,
-                on_events=self._router.apply,
+                on_events=self._groups[key].take,
                 on_clear=self._router.clear,
                 on_state=self._router.set_feed_state,
                 replay_endpoint=source.replay,
                 topic=source.topic,
             )
-            for rank, source in worker.profile.kv_sources.items()
+            for key, source in zip(keys, worker.profile.kv_sources.values(), strict=True)
         ]
         self._feeds[worker.name] = feeds
         for feed in feeds:
@@ -46,6 +71,7 @@ class KvFeeds:
     async def stop(self, worker: Worker) -> None:
         for feed in self._feeds.pop(worker.name, ()):
             await feed.stop()
+            self._groups.pop(feed.key, None)
 
     def describe(self, name: str) -> list[dict[str, Any]]:
         """State and counters of a worker's feeds, for a person to read."""
@@ -55,6 +81,7 @@ class KvFeeds:
                 "endpoint": feed.endpoint,
                 "state": feed.state.value,
                 "reason": feed.reason,
+                "block_sizes": self._groups[feed.key].block_sizes,
                 **msgspec.to_builtins(feed.counters),
                 **msgspec.to_builtins(feed.sequence),
             }

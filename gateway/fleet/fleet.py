@@ -149,6 +149,7 @@ class Fleet:
             "state": worker.state.value,
             "reason": worker.reason,
             "profile": profile,
+            "engine_id": getattr(worker.engine, "engine_id", None),
             "feeds": feeds,
         }
 

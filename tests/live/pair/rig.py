@@ -24,7 +24,7 @@ class Front(Asker):
         self, name: str, workers: dict[str, tuple[str, str]], tokenizer: Path, log_dir: Path
     ) -> None:
         """`workers` is role and URL by name; they are configured by a file, as roles must be."""
-        config = log_dir / f"{name}.toml"
+        self.config = config = log_dir / f"{name}.toml"
         config.write_text(_toml(workers))
         self.gateway = LiveGateway(["--config", str(config)], tokenizer, log_dir, name)
         self._names = list(workers)

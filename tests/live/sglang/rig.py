@@ -21,7 +21,7 @@ class SglangFront(Asker):
     def __init__(
         self, name: str, workers: Sequence[SglangWorker], tokenizer: Path, log_dir: Path, policy: str = "kv"
     ) -> None:
-        config = log_dir / f"{name}.toml"
+        self.config = config = log_dir / f"{name}.toml"
         lines = [f'policy = "{policy}"']
         for worker in workers:
             lines += ["[[workers]]", f'name = "{worker.name}"', f'url = "{worker.url}"']

@@ -13,6 +13,7 @@ import pytest
 
 from loadtests.processes import wait_until
 from tests.live.asker import user
+from tests.live.doctor import codes, doctor
 from tests.live.rig import words
 from tests.live.sglang.rig import SglangFront, SglangRig
 from tests.live.vocabulary import CONTROL, STUB
@@ -147,3 +148,10 @@ def test_a_pair_of_legs_leaves_nothing_behind(rig: SglangRig) -> None:
     wait_until("the workers run nothing", lambda: settled(rig), SETTLE_SECONDS)
     assert rig.pair.gateway.metric("kvgateway_router_reservations") == 0
     assert rig.pair.gateway.metric("kvgateway_router_worker_sequences") == 0
+
+
+def test_the_doctor_finds_nothing_wrong(rig: SglangRig) -> None:
+    for front in (rig.plain, rig.pair):
+        code, seen = doctor("--config", str(front.config))
+        assert (code, codes(seen) - {"decode_without_events"}) == (0, set()), seen["findings"]
+        assert all(pair["obstacle"] is None for pair in seen["pairs"])
