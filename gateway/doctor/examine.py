@@ -174,9 +174,10 @@ async def _watch_events(session: aiohttp.ClientSession, seen: Examined, *, ask: 
 
 
 def _followed(watch: _Watch) -> bool:
+    """Nothing more is to be waited for."""
     counters = watch.feed.counters
-    replayed = watch.source.replay is None or counters.replays + counters.replay_failures > 0
-    return counters.connections > 0 and (replayed or watch.feed.state is FeedState.EXACT)
+    settled = watch.feed.state is FeedState.EXACT or counters.replay_failures > 0
+    return counters.connections > 0 and (settled or watch.source.replay is None)
 
 
 async def _generate(session: aiohttp.ClientSession, seen: Examined, rank: int) -> dict[str, Any] | None:
