@@ -152,7 +152,7 @@ class SglangCall(Exchange):
         if self._sink is None:
             self._sink = self._make_sink()
 
-    def handle_read_end(self) -> None:
+    def on_read_end(self) -> None:
         if self._sink is not None:
             self._sink.flush()
 

@@ -28,6 +28,8 @@ class Sink:
         self.finished: dict[int, tuple[str, int | str | None]] = {}
         self.usage: EngineUsage | None = None
         self.logprobs: list[TokenLogprob] = []
+        self.flushed = 0
+        """Tokens that were there when a read was over."""
 
     def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None:
         self.logprobs += logprobs
@@ -45,7 +47,8 @@ class Sink:
     def on_usage(self, usage: EngineUsage) -> None:
         self.usage = usage
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        self.flushed = sum(map(len, self.tokens.values()))
 
 
 def request(**changes: Any) -> EngineRequest:
@@ -113,6 +116,16 @@ async def test_log_probabilities_come_with_their_tokens() -> None:
     assert [each.token_id for each in sink.logprobs] == sink.tokens[0]
     assert sink.logprobs[0] == TokenLogprob(1162, -7.624611854553223, [])
     assert body(logprobs=2)["top_logprobs_num"] == 2
+
+
+async def test_what_a_read_brought_goes_out_with_it() -> None:
+    sink = Sink()
+    async with running(endless_stream(said([1, 2], 2)), status(200)) as worker:
+        call = await SglangEngine(worker.url).start(request(), lambda: sink)
+        async with asyncio.timeout(5):
+            while sink.flushed < 2:  # noqa: ASYNC110 - a sink has no event for it
+                await asyncio.sleep(0.01)
+        call.abort()
 
 
 async def test_choices_are_kept_apart_and_counted_together() -> None:
