@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -14,6 +15,8 @@ from pathlib import Path
 
 LOG_TAIL_LINES = 40
 PROJECT_ENV = "KVGATEWAY_"
+QUIET = range(20_000, 32_000)
+"""Below the range from which the system gives ports to whoever asks, and to outgoing connections."""
 
 
 class ProcessFailedError(AssertionError):
@@ -30,6 +33,21 @@ def free_ports(count: int) -> list[int]:
     finally:
         for sock in sockets:
             sock.close()
+
+
+def quiet_ports(count: int) -> list[int]:
+    """Ports that nobody has and that the system gives to nobody, all different."""
+    ports: list[int] = []
+    for port in random.sample(QUIET, len(QUIET)):
+        if len(ports) == count:
+            break
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        ports.append(port)
+    return ports
 
 
 def wait_until(what: str, check: Callable[[], object], seconds: float, every: float = 0.2) -> None:

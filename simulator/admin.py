@@ -50,7 +50,8 @@ class Admin:
             return await handler(request)
         await self._faults.thawed()
         if request.method == "POST" and self._faults.refuses():
-            raise ApiError("The engine is overloaded; try again later.", status=503)
+            status = self._faults.settings.refuse_status
+            raise ApiError("The engine is overloaded; try again later.", status=status)
         return await handler(request)
 
     async def _fault(self, request: web.Request) -> web.Response:

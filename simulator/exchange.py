@@ -16,10 +16,10 @@ from simulator.engine import Engine
 from simulator.generation import Generation, Leg, Step
 from simulator.kv.parameters import TransferParameters, remote_blocks
 from simulator.output import Limits, Plan, Script, plan_output
-from simulator.prompt import read_prompt
+from simulator.prompt import answer_start, read_prompt
 from simulator.replies import Usage
 from simulator.requests import Sampling, StreamOptions
-from simulator.script import FILLER, code_word, write_script
+from simulator.script import FILLER, OPENING, code_word, write_script
 from simulator.settings import SimulatorSettings
 from simulator.tokens import Tokens
 
@@ -34,6 +34,8 @@ class Planner:
         self._settings = settings
         self._tokens = tokens
         self._filler = tokens.encode(FILLER)
+        self._opening = tokens.encode(OPENING)[:-1]
+        """The last id would be another one where the text goes on."""
 
     def plan(
         self, ids: list[int], sampling: Sampling, script: Script | None, salt: str | None, first: int
@@ -54,18 +56,20 @@ class Planner:
             min_tokens=sampling.min_tokens or 0,
             ignore_eos=bool(sampling.ignore_eos),
         )
-        rewrite = partial(self._plan, ids, sampling, limits) if script.script_ids is None else None
+        start = len(ids) if script.script_ids is not None else answer_start(ids, self._tokens, self._opening)
+        rewrite = partial(self._plan, ids, start, sampling, limits) if script.script_ids is None else None
         return [
             Generation(
                 index=first + offset,
                 token_ids=ids,
-                plan=self._plan(ids, sampling, limits, 0) if said is None else self._cut(said, limits),
+                plan=self._plan(ids, start, sampling, limits, 0) if said is None else self._cut(said, limits),
                 tokens_per_step=max(script.tokens_per_step or self._settings.tokens_per_step, 1),
                 step_seconds=None if script.delay_ms is None else max(script.delay_ms, 0) / 1000,
                 salt=salt,
                 siblings=sampling.n,
                 max_tokens=limits.max_tokens,
                 rewrite=rewrite,
+                answer_start=start,
             )
             for offset, said in enumerate(scripts)
         ]
@@ -73,11 +77,13 @@ class Planner:
     def _cut(self, wanted: list[int], limits: Limits) -> Plan:
         return plan_output(wanted, limits, self._filler, self._tokens.bytes_of)
 
-    def _plan(self, ids: list[int], sampling: Sampling, limits: Limits, digest: int) -> Plan:
-        """What a worker says whose memory of the prompt has this digest."""
-        view = read_prompt(ids, self._tokens)
+    def _plan(self, ids: list[int], start: int, sampling: Sampling, limits: Limits, digest: int) -> Plan:
+        """What a worker says whose memory of the prompt has this digest; the rest of it, where `ids` go on
+        after the prompt's end at `start`."""
+        view, said = read_prompt(ids[:start], self._tokens), len(ids) - start
         constraint = read_constraint(sampling.structured_outputs)
-        return self._cut(write_script(view, self._tokens, constraint, code_word(digest)), limits)
+        script = write_script(view, self._tokens, constraint, code_word(digest))
+        return self._cut(script[said:], limits)
 
 
 class Service(NamedTuple):

@@ -32,9 +32,11 @@ class FaultSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     drop_heartbeats: bool = False
     """Send none, and do not hear those of others."""
     refuse_count: int = 0
-    """Answer that many requests for tokens with status 503."""
+    """Answer that many requests for tokens with an error."""
     refuse_seconds: float | None = None
     """The same for that long."""
+    refuse_status: int = 503
+    """The status of these answers."""
     stale_parameters: int = 0
     """That many prefill legs return the parameters of the leg before them, as far as there was one."""
     event_loss: float = 0.0
@@ -78,7 +80,7 @@ class Faults:
         await self._thawed.wait()
 
     def refuses(self) -> bool:
-        """Whether the next request for tokens gets a 503."""
+        """Whether the next request for tokens gets an error."""
         if self.settings.refuse_count > 0:
             self.settings.refuse_count -= 1
             return True

@@ -44,6 +44,8 @@ class Generation(msgspec.Struct, kw_only=True):
     """Prompt tokens that came to be in the cache and were not before."""
     rewrite: Callable[[int], Plan] | None = None
     """The plan for a prompt whose KV has this digest; called once, before output comes out."""
+    answer_start: int = 0
+    """Prompt tokens before the answer; less than all of them in a request to go on with one."""
     leg: Leg | None = None
 
 

@@ -78,6 +78,30 @@ def read_prompt(ids: Sequence[int], tokens: Tokens) -> PromptView:
     )
 
 
+def answer_start(ids: Sequence[int], tokens: Tokens, opening: Sequence[int]) -> int:
+    """Where the answer begins in a prompt that holds the beginning of one; the length of any other prompt.
+
+    `opening` is how an answer to a plain text begins.
+
+    An open message is its header and the opened channel, each ended by a separator; what follows was said.
+    """
+    marks = _marks(tokens)
+    if marks is None or marks.end not in ids:
+        return _after_text(list(ids), list(opening))
+    array = np.asarray(ids, dtype=np.uint32)
+    last = int(np.flatnonzero(array == marks.end)[-1])
+    separators = np.flatnonzero(array[last:] == marks.sep)
+    return last + int(separators[1]) + 1 if len(separators) > 1 else len(ids)
+
+
+def _after_text(ids: list[int], opening: list[int]) -> int:
+    size = len(opening)
+    whole = (start for start in range(len(ids) - size, -1, -1) if ids[start : start + size] == opening)
+    cut = (start for start in range(len(ids) - size + 1, len(ids) - 1) if start >= 0)
+    begun = (start for start in cut if ids[start:] == opening[: len(ids) - start])
+    return next(whole, next(begun, len(ids)))
+
+
 def _marks(tokens: Tokens) -> _Marks | None:
     found = [tokens.control(name) for name in ("<|end_of_msg|>", "<|close|>", "<|sep|>")]
     known = [token_id for token_id in found if token_id is not None]

@@ -19,6 +19,8 @@ from simulator.schema import example
 from simulator.tokens import Tokens
 
 FILLER = " and so on"
+OPENING = " and so on, says a simulated worker"
+"""How it goes on with a text."""
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 NO_CODE = "babab-babab"
 """The code word of digest 0."""
@@ -36,7 +38,7 @@ def write_script(
     if wanted.schema is None and view.schema is not None:
         wanted = msgspec.structs.replace(wanted, schema=view.schema)
     if view.channel == "text":
-        text = f" and so on, says a simulated worker about “{view.quote}”, which it knows as {code}."
+        text = f"{OPENING} about “{view.quote}”, which it knows as {code}."
         return [*tokens.encode(_constrained(view, wanted) or text), tokens.end_id]
     if view.channel != "think":
         view = msgspec.structs.replace(view, quote=f"{view.quote} ({code})")

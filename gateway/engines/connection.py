@@ -258,4 +258,4 @@ class ConnectionPool:
         for connection in list(self.busy):
             connection.lose_if_silent(SILENCE_SECONDS)
         if self.busy:
-            self.loop.call_later(SILENCE_SECONDS, self._lose_silent)
+            self.loop.call_later(SILENCE_SECONDS / 10, self._lose_silent)

@@ -37,13 +37,14 @@ class Handle:
         prompt: bytes,
         lease_seconds: float,
         clock: Callable[[], float],
+        since: float | None = None,
     ) -> None:
         """`parameters` are fields of the decode leg's body, as JSON by name; `prompt` identifies the prompt
-        (its ids as JSON); `clock` gives seconds."""
+        (its ids as JSON); `clock` gives seconds. The lease began at `since` at the earliest; None is now."""
         self._parameters: Mapping[str, bytes] | None = parameters
         self._prompt = hash(prompt)
         self._clock = clock
-        self._deadline = clock() + LEASE_SHARE * lease_seconds
+        self._deadline = (clock() if since is None else since) + LEASE_SHARE * lease_seconds
 
     def take(self, prompt: bytes) -> Mapping[str, bytes]:
         """The parameters, for the decode of `prompt`. Raises HandoffError."""

@@ -15,11 +15,15 @@ import msgspec
 from gateway.engines.base import EngineClient, EngineError, EngineRequest
 from gateway.engines.vllm import PARAMETERS
 from gateway.handoff.base import Handle, PrefillResult
+from gateway.handoff.pulse import Pulse
 
 REMOTE_DECODE = (
     b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,'
     b'"remote_host":null,"remote_port":null}'
 )
+MAX_PULSE_SECONDS = 0.25
+REMEMBERED = 10_000
+"""Handles of which it is known that they were given out."""
 
 REQUIRED: dict[str, type | tuple[type, ...]] = {
     "remote_engine_id": str,
@@ -36,18 +40,36 @@ class NixlPull:
 
     def __init__(self, lease_seconds: float) -> None:
         self._lease_seconds = lease_seconds
+        self._pulse = Pulse(min(MAX_PULSE_SECONDS, lease_seconds / 20))
+        self._seen: dict[tuple[str, str], None] = {}
+        """Engine and request of the latest handles, oldest first."""
 
     async def prefill(self, engine: EngineClient, request: EngineRequest) -> PrefillResult:
-        """Raises EngineError: the worker's own, or a retryable one when its parameters are not whole."""
-        answer = await engine.prefill(prefill_request(request))
+        """Raises EngineError: the worker's own, or a retryable one for parameters not whole or not new."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self._pulse.begin()
+        try:
+            answer = await engine.prefill(prefill_request(request))
+            since = max(began, self._pulse.read_until)
+        finally:
+            self._pulse.end()
         told = check_parameters(answer.kv_transfer_params)
+        self._check_new(told["remote_engine_id"], told["remote_request_id"])
         engine.identified(
             re.sub(r"_dp\d+$", "", told["remote_engine_id"]), f"{told['remote_host']}:{told['remote_port']}"
         )
-        loop = asyncio.get_running_loop()
         parameters = {PARAMETERS: answer.kv_transfer_params}
-        handle = Handle(parameters, request.token_ids_json, self._lease_seconds, loop.time)
+        handle = Handle(parameters, request.token_ids_json, self._lease_seconds, loop.time, since)
         return PrefillResult(handle, answer.cached_tokens)
+
+    def _check_new(self, engine_id: str, request_id: str) -> None:
+        """A worker that gives the parameters of an earlier leg would have another prompt's blocks read."""
+        if (engine_id, request_id) in self._seen:
+            raise EngineError("the prefill worker gave the KV handle of an earlier request", retryable=True)
+        self._seen[engine_id, request_id] = None
+        if len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
 
 def prefill_request(request: EngineRequest) -> EngineRequest:

@@ -178,7 +178,11 @@ class Dispatcher:
     async def _run_legs(self, attempt: InFlight, prefill: Placement, job: Job, listen: Listen) -> None:
         decode = await self._prefill(attempt, prefill, job)
         try:
-            await attempt.start(self._engine(attempt.placement), decode, listen)
+            async with asyncio.timeout(self.reaper.transfer_seconds if attempt.pinned else None):
+                await attempt.start(self._engine(attempt.placement), decode, listen)
+        except TimeoutError:
+            late = EngineError("decode brought nothing: its transfer may hang", retryable=True)
+            raise LegError(Stage.DECODE, late) from None
         except EngineError as error:
             if attempt.leg_failure is not None:
                 # Decode was ended for the sake of a prefill leg that ran beside it.

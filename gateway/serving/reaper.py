@@ -24,6 +24,8 @@ class Reaper:
         self.orphans = Orphans(lease_seconds)
         self.reaped = 0
         """KV caches that were fetched although nobody wanted them any more."""
+        self.transfer_seconds = 2 * lease_seconds
+        """Most time from the start of a decode leg to its first output: the transfer, mostly."""
         self._lease_seconds = lease_seconds
         self._tasks: set[asyncio.Task[None]] = set()
 

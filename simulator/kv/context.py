@@ -70,9 +70,13 @@ class Context:
         """Whether a block ends between what is filled and `upto`."""
         return upto // self._block_size > self.filled // self._block_size
 
-    def digest(self) -> int:
-        """64 bits of everything that the next token depends on, read from memory."""
-        found = [track.digests(self.filled) for track in self._tracks]
+    def digest(self, tokens: int | None = None) -> int:
+        """64 bits of everything that the next token depends on, or the one after `tokens`; from memory."""
+        tokens = self.filled if tokens is None else min(tokens, self.filled)
+        if tokens == self.filled:
+            found = [track.digests(tokens) for track in self._tracks]
+        else:  # A state of the past is not there any more.
+            found = [track.digests(tokens) for track in self._tracks if isinstance(track, _TokenTrack)]
         return xxhash.xxh3_64_intdigest(np.concatenate(found).tobytes())
 
     def wrong_blocks(self) -> int:

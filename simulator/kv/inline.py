@@ -21,7 +21,7 @@ from simulator.kv.transport import Indices, OnNotification, Peer, Transfer, Tran
 READ = b"sim_read"
 NOTIFY = b"sim_notify"
 MESSAGE_BYTES = 1 << 20
-SECONDS = 5.0
+SECONDS = 3.0
 """Without an answer to one message a peer counts as gone."""
 
 
@@ -62,13 +62,13 @@ class InlineTransport:
                 piece = await self._ask(peer, socket, remote[first : first + count])
                 here = local[first : first + count]
                 self._arena.blocks[here] = piece.reshape(len(here), -1)
-            await self._send(socket, NOTIFY, notification)
+            await self._send(peer, socket, NOTIFY, notification)
         nbytes = len(local) * self._arena.block_bytes
         return Transfer(nbytes, len(local), 0.0, time.perf_counter() - started)
 
     async def notify(self, peer: Peer, message: bytes) -> None:
         """Raises TransferError."""
-        await self._send(self._link(peer)[0], NOTIFY, message)
+        await self._send(peer, self._link(peer)[0], NOTIFY, message)
 
     def forget(self, peer: Peer) -> None:
         """Close the connection."""
@@ -99,7 +99,7 @@ class InlineTransport:
     async def _ask(
         self, peer: Peer, socket: zmq.asyncio.Socket, remote: Indices
     ) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-        await self._send(socket, READ, remote.tobytes())
+        await self._send(peer, socket, READ, remote.tobytes())
         try:
             async with asyncio.timeout(SECONDS):
                 content = (await socket.recv_multipart())[-1]
@@ -108,5 +108,10 @@ class InlineTransport:
         return np.frombuffer(content, dtype=np.uint64)
 
     @staticmethod
-    async def _send(socket: zmq.asyncio.Socket, kind: bytes, content: bytes) -> None:
-        await socket.send_multipart([b"", msgspec.msgpack.encode((kind,)), content])
+    async def _send(peer: Peer, socket: zmq.asyncio.Socket, kind: bytes, content: bytes) -> None:
+        """A peer that is gone takes nothing. Raises TransferError."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                await socket.send_multipart([b"", msgspec.msgpack.encode((kind,)), content])
+        except (TimeoutError, zmq.ZMQError):
+            raise TransferError(f"{peer.endpoint} takes no messages") from None

@@ -42,4 +42,4 @@ class Memory:
         assert job.context is not None
         self.violations += job.context.wrong_blocks()
         if job.generation.rewrite is not None:
-            job.generation.plan = job.generation.rewrite(job.context.digest())
+            job.generation.plan = job.generation.rewrite(job.context.digest(job.generation.answer_start))

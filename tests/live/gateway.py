@@ -10,8 +10,7 @@ from typing import Any
 
 from openai import OpenAI
 
-from loadtests.processes import Child
-from tests.live.ports import quiet_ports
+from loadtests.processes import Child, quiet_ports
 from tests.live.worker import answers, metric, request
 
 ROOT = Path(__file__).resolve().parents[2]

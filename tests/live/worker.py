@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtests.processes import Child
-from tests.live.ports import quiet_ports
+from loadtests.processes import Child, quiet_ports
 
 MODEL = "moonshotai/Kimi-K3"
 BLOCK = 32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -33,10 +34,20 @@ from tests.gateway.serving.test_dispatch import Bench
 DECODED = stream(tokens(1, 2), tokens(3, finish="stop"))
 
 
-def prefilled(parameters: Any = PARAMETERS, cached: int = 2) -> Answer:
+NEW: dict[str, Any] = {}
+_legs = count()
+
+
+def prefilled(parameters: Any = NEW, cached: int = 2) -> Answer:
+    """A prefill leg that ends well; with parameters of its own, unless they are given."""
     usage = {"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": cached}}
-    body = {"choices": [{"token_ids": [9]}], "usage": usage, "kv_transfer_params": parameters}
-    return status(200, msgspec.json.encode(body))
+
+    async def answer(writer: asyncio.StreamWriter, request: bytes) -> None:
+        own = {**PARAMETERS, "remote_request_id": f"r-{next(_legs)}"} if parameters is NEW else parameters
+        body = {"choices": [{"token_ids": [9]}], "usage": usage, "kv_transfer_params": own}
+        await status(200, msgspec.json.encode(body))(writer, request)
+
+    return answer
 
 
 class PairBench(Bench):
@@ -63,7 +74,7 @@ class PairBench(Bench):
 
 
 async def test_the_parameters_go_from_prefill_to_decode_untouched_and_the_first_token_is_dropped() -> None:
-    async with running(prefilled()) as p, running(DECODED) as d:
+    async with running(prefilled(PARAMETERS)) as p, running(DECODED) as d:
         bench = PairBench([p], [d])
         flight = await bench.run()
         flight.close()
@@ -347,3 +358,17 @@ async def gone(bench: Bench) -> None:
     async with asyncio.timeout(5):
         while len(bench.reaper) or bench.reservations:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
+
+
+async def test_parameters_that_were_given_before_are_not_used_again() -> None:
+    async with (
+        running(*[prefilled(PARAMETERS)] * 2) as p0,
+        running(prefilled()) as p1,
+        running(*[DECODED] * 2) as d,
+    ):
+        bench = PairBench([p0, p1], [d])
+        for _ in range(2):
+            flight = await bench.run()
+            flight.close()
+        handles = [body["kv_transfer_params"]["remote_request_id"] for _, body in d.requests]
+        assert len(set(handles)) == len(handles) == 2

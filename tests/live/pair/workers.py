@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.live.ports import quiet_ports
+from loadtests.processes import quiet_ports
 from tests.live.worker import HERE, LiveWorker
 
 LEASE_SECONDS = 10

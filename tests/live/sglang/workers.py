@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from loadtests.processes import Child
-from tests.live.ports import quiet_ports
+from loadtests.processes import Child, quiet_ports
 from tests.live.worker import BLOCK, HERE, MANNERS, MODEL, START_SECONDS, answers, request
 
 Role = Literal["aggregated", "prefill", "decode"]

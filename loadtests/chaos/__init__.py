@@ -1,0 +1,1 @@
+"""A fleet of simulated workers that can be killed and frozen, and a client that checks every answer."""
