@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 MAX_DEPTH = 12
+SPARE_DEPTH = 3
+"""From here on nothing is made up that may be left out: a schema that holds itself has to come to an end."""
 Schema = Mapping[str, Any]
 
 
@@ -18,18 +20,19 @@ def example(schema: Any, text: str, root: Schema | None = None, depth: int = 0) 
     if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
         return None if isinstance(schema, Mapping) else text
     root = schema if root is None else root
+    allowed = schema.get("enum")
     for key in ("const", "default"):
-        if key in schema:
+        if key in schema and (not allowed or schema[key] in allowed):
             return schema[key]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    inner = _redirect(schema, root)
+    if allowed:
+        return allowed[0]
+    inner = _redirect(schema, root, depth)
     if inner is not None:
         return example(inner, text, root, depth + 1)
     return _of_type(schema, text, root, depth)
 
 
-def _redirect(schema: Schema, root: Schema) -> Any:
+def _redirect(schema: Schema, root: Schema, depth: int) -> Any:
     """The schema that stands behind a reference or a combination."""
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
@@ -42,8 +45,8 @@ def _redirect(schema: Schema, root: Schema) -> Any:
             )
         return target
     for key in ("anyOf", "oneOf"):
-        if schema.get(key):
-            return schema[key][0]
+        if options := schema.get(key):
+            return min(options, key=_reach) if depth >= SPARE_DEPTH else options[0]
     parts = schema.get("allOf")
     if parts:
         merged: dict[str, Any] = {}
@@ -53,6 +56,13 @@ def _redirect(schema: Schema, root: Schema) -> Any:
     return None
 
 
+def _reach(schema: Any) -> int:
+    """How far a value of it may lead: nothing in it, its own members, or anywhere."""
+    if not isinstance(schema, Mapping) or "$ref" in schema:
+        return 2
+    return int(schema.get("type") in ("object", "array", None) and "enum" not in schema)
+
+
 def _of_type(schema: Schema, text: str, root: Schema, depth: int) -> Any:
     kind = schema.get("type")
     if isinstance(kind, list):
@@ -60,7 +70,7 @@ def _of_type(schema: Schema, text: str, root: Schema, depth: int) -> Any:
     if kind == "object" or (kind is None and "properties" in schema):
         return _object(schema, text, root, depth)
     if kind == "array":
-        count = max(int(schema.get("minItems", 1)), 0)
+        count = max(int(schema.get("minItems", int(depth < SPARE_DEPTH))), 0)
         return [example(schema.get("items", {}), text, root, depth + 1) for _ in range(count)]
     if kind in {"integer", "number"}:
         return _number(schema, whole=kind == "integer")
@@ -73,7 +83,7 @@ def _of_type(schema: Schema, text: str, root: Schema, depth: int) -> Any:
 
 def _object(schema: Schema, text: str, root: Schema, depth: int) -> dict[str, Any]:
     properties = schema.get("properties") or {}
-    names = schema.get("required") or list(properties)[:1]
+    names = schema.get("required") or (list(properties)[:1] if depth < SPARE_DEPTH else [])
     return {name: example(properties.get(name, {}), text, root, depth + 1) for name in names}
 
 

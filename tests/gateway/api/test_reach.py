@@ -94,6 +94,11 @@ def cells(endpoint: str) -> list[Cell]:
     ]
 
 
+def sglang_tokens(token_id: int, *, index: int, finish: str) -> dict[str, Any]:
+    meta = {"id": "x", "finish_reason": {"type": finish}, "prompt_tokens": 3, "completion_tokens": 1}
+    return {"index": index, "output_ids": [token_id], "meta_info": meta}
+
+
 def example(name: str, table: dict[str, Field]) -> bytes:
     if name == "logprobs" and table is CHAT_FIELDS:
         return b"true"
@@ -124,6 +129,8 @@ SET_BY_THE_GATEWAY = {
     "skip_special_tokens",
     "reasoning_ended",
     "sampling_params",
+    "rid",
+    "input_ids",
     "max_tokens",
     "stop_token_ids",
     "structured_outputs",
@@ -131,7 +138,9 @@ SET_BY_THE_GATEWAY = {
 """Names that a worker's body has anyway, with the gateway's own value."""
 
 
-@pytest.mark.parametrize(("path", "name", "endpoint"), cells("generate") + cells("completions"))
+@pytest.mark.parametrize(
+    ("path", "name", "endpoint"), cells("generate") + cells("completions") + cells("sglang")
+)
 async def test_a_worker_of_ids_is_sent_what_the_table_says(path: str, name: str, endpoint: str) -> None:
     table, base = SURFACES[path]
     value = example(name, table)
@@ -141,13 +150,13 @@ async def test_a_worker_of_ids_is_sent_what_the_table_says(path: str, name: str,
     extra += b',"stop":["zzz"]' if name == "include_stop_str_in_output" else b""
     request = b'{%b,"%b":%b%b}' % (base, name.encode(), value, extra)
     said = reach(name, table[name], endpoint)
-    choices = [tokens(5, index=index, finish="stop") for index in range(2 if name == "n" else 1)]
-    answer = stream(*choices)
+    say = sglang_tokens if endpoint == "sglang" else tokens
+    answer = stream(*[say(5, index=index, finish="stop") for index in range(2 if name == "n" else 1)])
     async with gateway([answer], [answer], endpoint=endpoint) as gw:
         response = await gw.post(path, data=request, headers={"Content-Type": "application/json"})
         text = await response.text()
         raws = [raw for worker in gw.workers for raw in worker.raw]
-    if said == REFUSED:
+    if said in (REFUSED, ELSEWHERE):
         assert response.status == 400, text
         assert msgspec.json.decode(text)["error"]["param"] == name
         assert not raws
@@ -162,6 +171,8 @@ async def test_a_worker_of_ids_is_sent_what_the_table_says(path: str, name: str,
         given = spelled(raw, said)
         if name == "stop_token_ids" and path == "/v1/chat/completions":
             assert given.startswith(b"[7")  # the format's own ends come after it
+        elif (name, endpoint) == ("priority", "sglang"):
+            assert given == b"3"  # where more is higher
         elif value == b"true" and name == "logprobs":
             assert given == b"0"  # of the token itself, and no others
         else:
