@@ -77,13 +77,18 @@ async def _whole(
 class _Part:
     """Emitter of one prompt's choices into the stream of all."""
 
-    def __init__(self, stream: CompletionStream, first: int) -> None:
+    def __init__(self, stream: CompletionStream, first: int, prepared: Prepared) -> None:
         self._stream = stream
         self._first = first
+        self._choices = range(first, first + prepared.n)
+        self._echoed: str = prepared.values.get("echoed", "")
         self.flush = stream.flush
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         self._stream.emit(self._first + index, events)
+
+    def on_prompt(self, tokens: Sequence[TokenDetail]) -> None:
+        self._stream.echo_with(self._choices, self._echoed, tokens)
 
     def on_token(self, index: int, token: TokenDetail) -> None:
         self._stream.on_token(self._first + index, token)
@@ -122,9 +127,9 @@ async def _stream(
 
     async def run(number: int, prepared: Prepared) -> Usage:
         first = number * prepared.n
-        for index in range(prepared.n):
+        for index in range(prepared.n if prepared.job.prompt_logprobs is None else 0):
             stream.echo(first + index, prepared.values.get("echoed", ""))
-        part = _Part(stream, first)
+        part = _Part(stream, first, prepared)
         generation = services.preparer.generation(prepared, lambda: part)
         flight = await services.flights.open(prepared.job, generation)
         flights.add(flight)

@@ -10,6 +10,7 @@ import msgspec
 from gateway.api.dialects import OPENAI
 from gateway.api.head import Head
 from gateway.api.logprobs import chat_entry
+from gateway.api.renderer import Renderer
 from gateway.api.sse import DONE, encode_text, stream_prefix
 from gateway.api.usage import Usage
 from gateway.serving.errors import RequestError
@@ -50,7 +51,7 @@ class _Heads:
         self.arguments = b'%b"tool_calls":[{"index":%d,"function":{"arguments":' % (self.start, call)
 
 
-class ChatStream:
+class ChatStream(Renderer):
     """Events to server-sent chunks; hands the bytes of each read to `write`, once that is set.
 
     The first frame of a choice carries the role alone, the last an empty delta and the finish reason, which
@@ -125,9 +126,6 @@ class ChatStream:
         frame = b'%b{"index":%d,"delta":{},"finish_reason":%b%b}]}\n\n'
         self._pending.append(frame % (self._prefix, index, encode_text(end.reason), rest))
 
-    def on_token(self, index: int, token: TokenDetail) -> None:
-        """The plain stream tells nothing of tokens."""
-
     def fail(self, error: RequestError) -> bytes:
         """The rest of a stream that broke: an error frame, then [DONE]."""
         if self.only_reasons:
@@ -158,7 +156,7 @@ class ChatStream:
         self._pending.append(b'%b"tool_calls":[%b]},"finish_reason":null}]}\n\n' % (head, call))
 
 
-class ChatWhole:
+class ChatWhole(Renderer):
     """Events to one chat.completion body."""
 
     def __init__(self, head: Head) -> None:

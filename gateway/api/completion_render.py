@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -23,8 +23,7 @@ def _logprobs(head: Head) -> list[CompletionLogprobs] | None:
     """One for each choice, when they were asked for."""
     if head.details is None or head.details.logprobs is None:
         return None
-    echoed = len(head.values.get("echoed", ""))
-    return [CompletionLogprobs(head.details.logprobs, echoed) for _ in range(head.choices)]
+    return [CompletionLogprobs(head.details.logprobs) for _ in range(head.choices)]
 
 
 class CompletionStream(FrameBuffer):
@@ -38,8 +37,21 @@ class CompletionStream(FrameBuffer):
         self._usage = head.details is not None and head.details.usage
         self._prompt_tokens = head.prompt_tokens
         self._tokens = 0
-        for index in range(head.choices):
-            self.echo(index, head.values.get("echoed", ""))
+        self._echoed = head.values.get("echoed", "")
+        if self._logprobs is None:
+            for index in range(head.choices):
+                self.echo(index, self._echoed)
+
+    def on_prompt(self, tokens: Sequence[TokenDetail]) -> None:
+        self.echo_with(range(len(self._logprobs or ())), self._echoed, tokens)
+
+    def echo_with(self, choices: Iterable[int], prompt: str, tokens: Sequence[TokenDetail]) -> None:
+        """The prompt and its tokens, before each of these choices."""
+        assert self._logprobs is not None
+        for index in choices:
+            for token in tokens:
+                self._logprobs[index].add(token)
+            self._chunk(index, prompt, None)
 
     def echo(self, index: int, prompt: str) -> None:
         """The prompt, before a choice's answer."""
@@ -108,6 +120,11 @@ class CompletionWhole:
     def on_token(self, index: int, token: TokenDetail) -> None:
         if self._logprobs is not None:
             self._logprobs[index].add(token)
+
+    def on_prompt(self, tokens: Sequence[TokenDetail]) -> None:
+        for logprobs in self._logprobs or ():
+            for token in tokens:
+                logprobs.add(token)
 
     def flush(self) -> None:
         """Nothing goes out before the end."""

@@ -32,9 +32,9 @@ def covering(tokens: Sequence[TokenDetail], text: str) -> Sequence[TokenDetail]:
 class CompletionLogprobs:
     """Lists for one choice; offsets are in characters of its text, control tokens as they are spelled."""
 
-    def __init__(self, alternatives: int, offset: int = 0) -> None:
+    def __init__(self, alternatives: int) -> None:
         self._alternatives = alternatives
-        self._offset = offset
+        self._offset = 0
         self._decoder = getincrementaldecoder("utf-8")("replace")
         self._clear()
 

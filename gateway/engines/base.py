@@ -11,6 +11,14 @@ import msgspec
 from parsers.base import Constraint
 
 
+class PromptLogprob(NamedTuple):
+    """How likely a token of the prompt was after those before it; the first has nothing before it."""
+
+    token_id: int
+    logprob: float | None
+    top: Sequence[tuple[int, float]] = ()
+
+
 class Image(NamedTuple):
     """One image of a prompt."""
 
@@ -36,6 +44,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """In the order of their places among the ids."""
     logprobs: int | None = None
     """Log-probabilities wanted for each token: its own and those of this many alternatives."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens; the answer then comes all at once."""
     sampling: Mapping[str, bytes] = {}
     """Sampling parameters by the names of vLLM's OpenAI API, each value as the JSON text the client sent."""
     top_level: Mapping[str, bytes] = {}
@@ -65,6 +75,10 @@ class TokenSink(Protocol):
 
     def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None:
         """Of the tokens that the next `on_tokens` of this choice brings; only when they were asked for."""
+        ...
+
+    def on_prompt_logprobs(self, logprobs: Sequence[PromptLogprob]) -> None:
+        """Of the prompt, before anything else; only when they were asked for."""
         ...
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...

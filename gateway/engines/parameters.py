@@ -10,6 +10,8 @@ from collections.abc import Mapping
 IMAGES = "images"
 """Not a parameter, but needed of an endpoint like one."""
 
+PROMPT_LOGPROBS = "prompt_logprobs"
+
 GENERATE_NAMES: Mapping[str, str] = {"vllm_xargs": "extra_args"}
 """What vLLM's generate endpoint calls otherwise."""
 
@@ -33,4 +35,5 @@ def absent_from(endpoint: str) -> frozenset[str]:
         return frozenset((IMAGES,))
     if endpoint != "sglang":
         return frozenset()
-    return frozenset(name for name, theirs in SGLANG_NAMES.items() if theirs is None)
+    absent = {name for name, theirs in SGLANG_NAMES.items() if theirs is None}
+    return frozenset(absent | {PROMPT_LOGPROBS})

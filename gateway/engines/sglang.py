@@ -22,6 +22,7 @@ from gateway.engines.base import (
     EngineUsage,
     HandoffKind,
     PrefillAnswer,
+    PromptLogprob,
     TokenLogprob,
     TokenSink,
 )
@@ -236,6 +237,8 @@ class _Cached:
     cached_tokens: int | None = None
 
     def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None: ...
+
+    def on_prompt_logprobs(self, logprobs: Sequence[PromptLogprob]) -> None: ...
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...
 

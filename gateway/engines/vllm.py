@@ -6,7 +6,7 @@ absent) and `/v1/completions` with ids and `return_token_ids`. Both stream event
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -23,7 +23,7 @@ from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import Exchange, WholeExchange
 from gateway.engines.parameters import GENERATE_NAMES
-from gateway.engines.vllm_logprobs import read_logprobs
+from gateway.engines.vllm_logprobs import read_logprobs, read_prompt_logprobs
 from gateway.engines.worker_message import clean
 
 Endpoint = Literal["generate", "completions"]
@@ -132,6 +132,34 @@ class LogprobsCall(VllmCall):
         super().handle_event(payload)
 
 
+class WholeCall(LogprobsCall):
+    """A generation that comes all at once: log-probabilities of a prompt are not streamed."""
+
+    def __init__(self, sink: Callable[[], TokenSink], token_ids: Sequence[int]) -> None:
+        super().__init__(sink)
+        self._token_ids = token_ids
+        self._parts: list[bytes] = []
+
+    def on_body(self, data: bytes) -> None:
+        if self._status == 200:
+            self._parts.append(data)
+        else:
+            super().on_body(data)
+
+    def on_complete(self) -> None:
+        if self._status == 200 and self._sink is not None:
+            body = b"".join(self._parts)
+            try:
+                self._sink.on_prompt_logprobs(read_prompt_logprobs(body, self._token_ids))
+                self.handle_event(body)
+            except EngineError as error:
+                self._fail(error)
+            except msgspec.DecodeError as error:
+                self._fail(EngineError(f"the worker's answer cannot be read: {error}", retryable=True))
+            self._ended = True
+        super().on_complete()
+
+
 class VllmEngine:
     """One vLLM worker."""
 
@@ -154,8 +182,13 @@ class VllmEngine:
         self.side_channels.add(side_channel)
 
     async def start(self, request: EngineRequest, sink: Callable[[], TokenSink]) -> VllmCall:
-        call = (VllmCall if request.logprobs is None else LogprobsCall)(sink)
+        call: VllmCall
         delivery = EVERY_CHUNK if request.usage_on_every_chunk else STREAMED
+        if request.prompt_logprobs is not None:
+            ids = msgspec.json.decode(b"[" + request.token_ids_json + b"]", type=list[int])
+            call, delivery = WholeCall(sink, ids), WHOLE
+        else:
+            call = (VllmCall if request.logprobs is None else LogprobsCall)(sink)
         body = self._body(request, delivery)
         await call.open(self._pool, PATHS[self.endpoint], body, _headers(request), once=request.once)
         return call
@@ -184,6 +217,8 @@ def generate_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
     sampling = {GENERATE_NAMES.get(name, name): value for name, value in request.sampling.items()}
     if request.logprobs is not None:
         sampling["logprobs"] = b"%d" % request.logprobs
+    if request.prompt_logprobs is not None:
+        sampling["prompt_logprobs"] = b"%d" % request.prompt_logprobs
     fields = dict(request.top_level)
     if (handle := fields.get(PARAMETERS)) is not None:  # vLLM before 0.32 reads it only there
         extra = msgspec.json.decode(sampling.get("extra_args", b"{}"), type=dict[str, msgspec.Raw])
@@ -206,6 +241,8 @@ def completions_body(request: EngineRequest, delivery: bytes) -> list[bytes]:
         fixed["structured_outputs"] = vllm_structured_outputs(request.constraint)
     if request.logprobs is not None:
         fixed |= {"logprobs": b"%d" % request.logprobs, "return_tokens_as_token_ids": b"true"}
+    if request.prompt_logprobs is not None:
+        fixed["prompt_logprobs"] = b"%d" % request.prompt_logprobs
     return _body(request, delivery, b',"prompt":[', {**request.top_level, **request.sampling, **fixed})
 
 

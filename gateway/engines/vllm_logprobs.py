@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from gateway.engines.base import TokenLogprob
+from gateway.engines.base import PromptLogprob, TokenLogprob
 
 LEAST = -9999.0
 """What stands for minus infinity, as JSON has no such number."""
@@ -45,6 +45,45 @@ def read_logprobs(payload: bytes) -> Iterator[tuple[int, list[TokenLogprob]]]:
         found = choice.logprobs
         if found is not None:
             yield choice.index, _from_lists(found) if found.content is None else _from_entries(found.content)
+
+
+class _PromptEntry(msgspec.Struct):
+    logprob: float | None = None
+    rank: int | None = None
+
+
+_Prompt = list[dict[str, _PromptEntry] | None]
+
+
+class _PromptChoice(msgspec.Struct):
+    prompt_logprobs: _Prompt | None = None
+
+
+class _PromptAnswer(msgspec.Struct):
+    prompt_logprobs: _Prompt | None = None
+    choices: list[_PromptChoice] = []
+
+
+_decode_prompt = msgspec.json.Decoder(_PromptAnswer).decode
+
+
+def read_prompt_logprobs(body: bytes, token_ids: Sequence[int]) -> list[PromptLogprob]:
+    """Of a whole answer; generate has them beside its choices, completions in each of them.
+
+    Raises msgspec.DecodeError.
+    """
+    answer = _decode_prompt(body)
+    found = answer.prompt_logprobs or next((each.prompt_logprobs for each in answer.choices), None)
+    if found is None or len(found) != len(token_ids):
+        raise msgspec.DecodeError("the prompt's log-probabilities are not there")
+    return [_of_prompt(token_id, entries or {}) for token_id, entries in zip(token_ids, found, strict=True)]
+
+
+def _of_prompt(token_id: int, entries: Mapping[str, _PromptEntry]) -> PromptLogprob:
+    own = entries.get(str(token_id))
+    ranked = sorted((finite(entry.logprob), int(one)) for one, entry in entries.items() if one.isdecimal())
+    top = [(one, value) for value, one in reversed(ranked)]
+    return PromptLogprob(token_id, None if own is None else finite(own.logprob), top)
 
 
 def _from_entries(entries: Sequence[_Entry]) -> list[TokenLogprob]:

@@ -252,6 +252,7 @@ def engine_request(job: Job, placement: Placement) -> EngineRequest:
         constraint=job.constraint,
         usage_on_every_chunk=job.may_stop_early,
         logprobs=job.logprobs,
+        prompt_logprobs=job.prompt_logprobs,
         images=job.images,
     )
 

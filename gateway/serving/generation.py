@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gateway.engines.base import EngineUsage, TokenLogprob
+from gateway.engines.base import EngineUsage, PromptLogprob, TokenLogprob
 from gateway.serving.token_watch import TokenDetail, TokenWatch
 from parsers.base import Finish, OutputEvent, OutputParser
 
@@ -20,6 +20,10 @@ class Emitter(Protocol):
 
     def on_token(self, index: int, token: TokenDetail) -> None:
         """A token, before the events that it gives; only when the request asked for details of tokens."""
+        ...
+
+    def on_prompt(self, tokens: Sequence[TokenDetail]) -> None:
+        """The prompt's tokens, before anything else; only when their log-probabilities were asked for."""
         ...
 
     def flush(self) -> None:
@@ -97,6 +101,13 @@ class Generation:
     def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None:
         if (watch := self.choices[index].watch) is not None:
             watch.logprobs = logprobs
+
+    def on_prompt_logprobs(self, logprobs: Sequence[PromptLogprob]) -> None:
+        watch = self.choices[0].watch
+        if watch is not None and (spell := watch.spell) is not None:
+            self._emitter.on_prompt(
+                [TokenDetail(t, spell(t), p, [(spell(one), q) for one, q in top]) for t, p, top in logprobs]
+            )
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None:
         choice = self.choices[index]

@@ -35,6 +35,8 @@ class Job(msgspec.Struct, kw_only=True):
     choices: int = 1
     logprobs: int | None = None
     """Log-probabilities wanted for each token: its own and those of this many alternatives."""
+    prompt_logprobs: int | None = None
+    """The same of the prompt's tokens."""
     images: Sequence[Image] = ()
     may_stop_early: bool = False
     """The gateway itself ends the generation, at a stop string."""
@@ -45,6 +47,12 @@ class Job(msgspec.Struct, kw_only=True):
     unable: frozenset[str] = frozenset()
     """Workers that do not have one of its sampling parameters."""
     others: Sequence[Job] = ()
+
+    @property
+    def one_worker(self) -> bool:
+        """Its prompt must be computed where its answer is: a KV handle is for one choice, and without it
+        nothing is known of the prompt's tokens."""
+        return self.choices > 1 or self.prompt_logprobs is not None
 
     def of_pool(self, pool: str) -> Job:
         """The job as the workers of a pool take it."""

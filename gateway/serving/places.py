@@ -30,16 +30,14 @@ class Places:
 
     def lane(self, job: Job, trail: Trail) -> Hashable:
         """Jobs of one lane can be served by the same workers."""
-        return job.model, job.pools, job.choices > 1, trail.excluded | job.unable
+        return job.model, job.pools, job.one_worker, trail.excluded | job.unable
 
     def reserve(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         """An attempt with its places. Raises FullError, NoWorkerError, RequestError."""
         out = trail.excluded | trail.avoided | self._fabric.unpaired
         pair = self._router.prefers_pair(with_transfer(route_request(job, "aggregated", out), self._fabric))
         # Each choice would use the KV handle, which is good for one.
-        ways = (
-            [self._one] if job.choices > 1 else [self._pair, self._one] if pair else [self._one, self._pair]
-        )
+        ways = [self._one] if job.one_worker else [self._pair, self._one] if pair else [self._one, self._pair]
         failure: NoWorkerError | None = None
         for way in ways:
             try:
@@ -48,8 +46,9 @@ class Places:
                 if failure is None or isinstance(error, FullError):
                     failure = error
         assert failure is not None
-        if pair and job.choices > 1 and not isinstance(failure, FullError):
-            raise bad_request("`n` above 1 needs a worker that prefills and decodes.", "n") from None
+        if pair and job.one_worker and not isinstance(failure, FullError):
+            name = "n" if job.choices > 1 else "logprobs"
+            raise bad_request(f"This `{name}` needs a worker that prefills and decodes.", name) from None
         raise failure
 
     def _one(self, job: Job, trail: Trail, started: float | None) -> InFlight:

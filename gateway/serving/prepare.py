@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.config import Settings
 from gateway.engines.base import Image
-from gateway.engines.parameters import IMAGES
+from gateway.engines.parameters import IMAGES, PROMPT_LOGPROBS
 from gateway.media.fetch import Fetcher
 from gateway.media.images import ImageError, ImageLoader, find_images
 from gateway.serving.chat_checks import check_chat
@@ -94,9 +94,6 @@ class Preparer:
             for each in self._encodings_for(fields)
         ]
         if fields.values.get("echo"):
-            if "logprobs" in fields.values:
-                message = "`logprobs`: those of a prompt that is echoed are not known."
-                raise bad_request(message, "logprobs", "unsupported_parameter")
             text = prompt if isinstance(prompt, str) else drafts[0].reading.encoding.tokenizer.decode(prompt)
             fields.values["echoed"] = text
         return self._prepared(fields, drafts, request_id, started, "prompt")
@@ -237,10 +234,12 @@ class Preparer:
             check_sampling(
                 values, max_tokens, min(each.tokenizer.vocabulary.size for each in self.encodings.all)
             )
-        unable = self._unable(fields, [*fields.sampling, IMAGES] if images else fields.sampling)
+        prompt_logprobs = logprobs if "echoed" in values else None
+        needed = [IMAGES] * bool(images) + [PROMPT_LOGPROBS] * (prompt_logprobs is not None)
+        unable = self._unable(fields, [*fields.sampling, *needed] if needed else fields.sampling)
         jobs = [self._job(fields, draft, request_id, started, max_tokens, unable) for draft in drafts]
         for job in jobs:
-            job.images = images
+            job.images, job.prompt_logprobs = images, prompt_logprobs
         job = jobs[0]
         job.others = jobs[1:]
         usage = bool((stream_options or {}).get("include_usage"))

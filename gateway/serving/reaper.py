@@ -12,7 +12,14 @@ from typing import Any
 
 import msgspec
 
-from gateway.engines.base import EngineClient, EngineError, EngineRequest, EngineUsage, TokenLogprob
+from gateway.engines.base import (
+    EngineClient,
+    EngineError,
+    EngineRequest,
+    EngineUsage,
+    PromptLogprob,
+    TokenLogprob,
+)
 from gateway.handoff.orphans import Orphans
 from gateway.serving.inflight import InFlight
 
@@ -96,6 +103,8 @@ class _Nobody:
     """A sink for what nobody wants."""
 
     def on_logprobs(self, index: int, logprobs: Sequence[TokenLogprob]) -> None: ...
+
+    def on_prompt_logprobs(self, logprobs: Sequence[PromptLogprob]) -> None: ...
 
     def on_tokens(self, index: int, token_ids: Sequence[int]) -> None: ...
 

@@ -147,3 +147,22 @@ def test_stop_tokens_and_strings_are_cut_and_counted(rig: Rig) -> None:
     for got in (by_token, by_text):
         assert (got.choices[0].message.content, got.choices[0].finish_reason) == ("One two", "stop")
         assert got.usage.completion_tokens == len(rig.vocabulary.ordinary("One two three"))
+
+
+def test_an_echoed_prompt_is_as_likely_as_it_was_to_generate(rig: Rig) -> None:
+    """What the engine says of tokens that it chose, and of the same ones as a prompt, is the same."""
+    ids = rig.vocabulary.ordinary("Once upon a time there was a")
+    fields: dict[str, Any] = {"model": MODEL, "temperature": 0, "logprobs": 1}
+    made = rig.client.completions.create(
+        prompt=ids, max_tokens=4, extra_body={"vllm_xargs": {"script_ids": ids[:4]}}, **fields
+    ).choices[0]
+    echoed = rig.client.completions.create(
+        prompt=[*ids, *ids[:4]], max_tokens=1, echo=True, **fields
+    ).choices[0]
+    assert made.logprobs is not None
+    assert echoed.logprobs is not None
+    assert echoed.logprobs.tokens[len(ids) : len(ids) + 4] == made.logprobs.tokens
+    values = echoed.logprobs.token_logprobs
+    assert values is not None
+    assert values[0] is None
+    assert all(isinstance(value, float) and value <= 0 for value in values[1:])

@@ -9,10 +9,10 @@ import msgspec
 
 from gateway.api.anthropic.errors import error_body
 from gateway.api.head import Head
+from gateway.api.renderer import Renderer
 from gateway.api.sse import FrameBuffer, encode_text, named_frame
 from gateway.api.usage import Usage
 from gateway.serving.errors import RequestError
-from gateway.serving.token_watch import TokenDetail
 from parsers.answer import AnswerBuilder
 from parsers.base import (
     ContentDelta,
@@ -57,7 +57,7 @@ def _message(head: Head, **rest: Any) -> dict[str, Any]:
     return {"id": head.id, "type": "message", "role": "assistant", "model": head.model, **rest}
 
 
-class MessageStream(FrameBuffer):
+class MessageStream(FrameBuffer, Renderer):
     """One block at a time: thinking, text, or a tool's input."""
 
     def __init__(self, head: Head) -> None:
@@ -82,9 +82,6 @@ class MessageStream(FrameBuffer):
                 self._open(_INPUT, {"type": "tool_use", "id": event.id, "name": event.name, "input": {}})
             else:
                 self._end = event
-
-    def on_token(self, index: int, token: TokenDetail) -> None:
-        """Nothing is told of tokens."""
 
     def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
         if not self._begun:
@@ -129,7 +126,7 @@ class MessageStream(FrameBuffer):
         self._pending.append(named_frame(kind, msgspec.json.encode({"type": kind, **members})))
 
 
-class MessageWhole:
+class MessageWhole(Renderer):
     """One message body."""
 
     def __init__(self, head: Head) -> None:
@@ -138,9 +135,6 @@ class MessageWhole:
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         self._answer.add(events)
-
-    def on_token(self, index: int, token: TokenDetail) -> None:
-        """Nothing is told of tokens."""
 
     def flush(self) -> None:
         """Nothing goes out before the end."""

@@ -9,6 +9,7 @@ import msgspec
 
 from gateway.api.head import Head
 from gateway.api.logprobs import chat_entry, covering
+from gateway.api.renderer import Renderer
 from gateway.api.responses.items import Item, Json, response, shown_items, status_of
 from gateway.api.sse import FrameBuffer, named_frame
 from gateway.api.usage import Usage
@@ -28,7 +29,7 @@ _PREFIXES = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}
 _EVENTS = {"reasoning": "response.reasoning_text", "message": "response.output_text"}
 
 
-class _Output:
+class _Output(Renderer):
     """Events to items; one grows at a time."""
 
     def __init__(self, head: Head) -> None:
@@ -65,6 +66,7 @@ class ResponseStream(FrameBuffer):
         self._output = _Output(head)
         self._number = 0
         self.on_token = self._output.on_token
+        self.on_prompt = self._output.on_prompt
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         self._begin()
@@ -152,6 +154,7 @@ class ResponseWhole:
     def __init__(self, head: Head) -> None:
         self._output = _Output(head)
         self.on_token = self._output.on_token
+        self.on_prompt = self._output.on_prompt
 
     def emit(self, index: int, events: Sequence[OutputEvent]) -> None:
         for event in events:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.gateway.api.conftest import MODEL, gateway
 from tests.gateway.api.test_server import error_of, frames, say
-from tests.gateway.raw_worker import stream, tokens
+from tests.gateway.raw_worker import Answer, status, stream, tokens
 
 PLAIN = {"model": MODEL, "prompt": [1, 2]}
 
@@ -71,10 +72,58 @@ async def test_an_echoed_prompt_comes_before_the_answer(streamed: bool) -> None:
             assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text + decode([65])
 
 
-async def test_a_prompt_that_is_echoed_has_no_log_probabilities() -> None:
-    async with gateway([]) as gw:
+def whole(prompt: list[int], *ids: int) -> Answer:
+    """An answer that comes at once, with its prompt's log-probabilities in generate's shape."""
+    entries = [{"token_id": one, "logprob": -0.5, "rank": 1, "top_logprobs": []} for one in ids]
+    found: list[Any] = [None]
+    found += [
+        {str(one): {"logprob": -1.5, "rank": 2}, "300": {"logprob": -0.1, "rank": 1}} for one in prompt[1:]
+    ]
+    choice = {"index": 0, "token_ids": list(ids), "finish_reason": "length", "logprobs": {"content": entries}}
+    usage = {"prompt_tokens": len(prompt), "prompt_tokens_details": {"cached_tokens": 0}}
+    return status(200, msgspec.json.encode({"prompt_logprobs": found, "choices": [choice], "usage": usage}))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_echoed_prompt_has_log_probabilities_too(streamed: bool) -> None:
+    async with gateway([whole([5, 6, 7], 65)]) as gw:
+        asked = PLAIN | {
+            "prompt": [5, 6, 7],
+            "echo": True,
+            "logprobs": 1,
+            "max_tokens": 1,
+            "stream": streamed,
+        }
+        response = await gw.post("/v1/completions", asked)
+        chunks = await frames(response) if streamed else [await response.json()]
+        sent = gw.workers[0].requests[0][1]
+        decode = gw.services.preparer.encodings.all[0].tokenizer.decode
+        assert gw.reservations == 0
+    assert (sent["stream"], sent["sampling_params"]["prompt_logprobs"]) == (False, 1)
+    choices = [chunk["choices"][0] for chunk in chunks]
+    lists = {key: [v for c in choices for v in c["logprobs"][key]] for key in choices[0]["logprobs"]}
+    assert lists["token_logprobs"] == [None, -1.5, -1.5, -0.5]
+    assert lists["tokens"] == [decode([one]) for one in (5, 6, 7, 65)]
+    assert lists["top_logprobs"][0] is None
+    assert lists["top_logprobs"][1] == {decode([300]): -0.1, decode([6]): -1.5}
+    text = "".join(choice["text"] for choice in choices)
+    assert text == decode([5, 6, 7, 65])
+    assert lists["text_offset"] == [len(decode([5, 6, 7, 65][:end])) for end in range(4)]
+
+
+async def test_several_echoed_prompts_each_have_their_own() -> None:
+    async with gateway([whole([5, 6], 65), whole([7, 8, 9], 66)]) as gw:
+        asked = PLAIN | {"prompt": [[5, 6], [7, 8, 9]], "echo": True, "logprobs": 0, "max_tokens": 1}
+        body = await (await gw.post("/v1/completions", asked)).json()
+    assert [len(choice["logprobs"]["tokens"]) for choice in body["choices"]] in ([3, 4], [4, 3])
+
+
+async def test_a_worker_that_leaves_them_out_is_a_workers_failure() -> None:
+    broken = status(200, b'{"choices":[{"index":0,"token_ids":[65],"finish_reason":"stop"}]}')
+    async with gateway([broken] * 3) as gw:
         response = await gw.post("/v1/completions", PLAIN | {"echo": True, "logprobs": 1})
-        assert (response.status, (await error_of(response))["param"]) == (400, "logprobs")
+        assert (response.status, (await error_of(response))["code"]) == (502, "engine_error")
+        assert gw.reservations == 0
 
 
 async def test_continuous_usage_is_on_every_chunk_of_both_endpoints() -> None:
