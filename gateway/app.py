@@ -38,6 +38,7 @@ from gateway.tokens.encodings import Encodings
 from gateway.tokens.tokenizer import TokenizerError
 from parsers.registry import get_format
 from router.assumed import AssumedLimits
+from router.options import RouterOptions
 from router.selector import Router
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ def build(settings: Settings) -> Services:
     router = Router(
         settings.policy,
         clock=time.monotonic,
+        options=_router_options(settings),
         assumed=AssumedLimits(seconds=settings.assumed_cache_seconds, tokens=settings.assumed_cache_tokens),
     )
     feeds = KvFeeds(router)
@@ -139,6 +141,15 @@ def _fabric(settings: Settings) -> Fabric:
         for pool in settings.effective_pools()
     }
     return Fabric(pools, read_links(settings.measured_links) if settings.measured_links else {})
+
+
+def _router_options(settings: Settings) -> RouterOptions:
+    return RouterOptions(
+        session_mode=settings.session_mode,
+        session_seconds=settings.session_seconds,
+        busy_queued_tokens=settings.busy_queued_tokens or float("inf"),
+        local_prefill_tokens=settings.local_prefill_tokens,
+    )
 
 
 async def _serve(settings: Settings) -> None:

@@ -24,6 +24,7 @@ LinkClass = Literal["mnnvl", "nvlink", "rdma", "shm", "tcp"]
 """NVLink across nodes, NVLink inside one, network cards that read memory, memory of one host, sockets; the
 best comes first."""
 Images = Literal["refused", "forwarded"]
+SessionMode = Literal["hard", "soft"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 NonEmpty = Annotated[str, Meta(min_length=1)]
@@ -136,7 +137,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Most tokens of a prompt and its answer together")
     ] = 1_048_576
     policy: Annotated[
-        str, Meta(description="How a worker is chosen: kv, least_loaded, power_of_two, round_robin or random")
+        str,
+        Meta(description="One of kv, least_loaded, power_of_two, round_robin, random, session"),
     ] = "kv"
     required_link: Annotated[
         LinkClass | None,
@@ -145,6 +147,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     measured_links: Annotated[
         NonEmpty | None, Meta(description="JSON file with links that `kvgateway fabric-probe run` measured")
     ] = None
+    session_header: Annotated[
+        NonEmpty, Meta(description="Request header that names a session, for the policy `session`")
+    ] = "X-Session-Id"
+    session_mode: Annotated[
+        SessionMode,
+        Meta(description="Whether a session waits for its worker, or another takes it while that is busy"),
+    ] = "soft"
+    session_seconds: Annotated[
+        Seconds, Meta(description="Seconds since its last request for which a session is remembered")
+    ] = 3600.0
+    busy_queued_tokens: Annotated[
+        Annotated[int, Meta(ge=1)] | None,
+        Meta(description="Queued prompt tokens from which on a worker is passed over while others have less"),
+    ] = None
+    local_prefill_tokens: Annotated[
+        int,
+        Meta(
+            ge=0, description="Uncached tokens up to which a decode worker prefills a prompt itself; 0: never"
+        ),
+    ] = 0
+    salt_per_key: Annotated[
+        bool, Meta(description="Keep the KV caches of API keys apart, so that none can probe another's")
+    ] = False
     assumed_cache_seconds: Annotated[
         Seconds,
         Meta(

@@ -8,6 +8,7 @@ import msgspec
 
 from router.cost import CostModel, CostTerms
 from router.messages import WorkerKey
+from router.roster import has_room
 from router.rules import RuleKeeper
 from router.target import Ask, Target
 from router.variants import Found
@@ -61,7 +62,8 @@ class Explainer:
         """All of `targets`; the choice was among `roomy`."""
         free = {target.key for target in roomy}
         described = [
-            self._candidate(target, "" if target.key in free else _full(target), chosen) for target in targets
+            self._candidate(target, "" if target.key in free else _passed_over(target), chosen)
+            for target in targets
         ]
         return sorted(described, key=lambda candidate: (candidate.seconds, candidate.verdict != "chosen"))
 
@@ -89,7 +91,7 @@ class Explainer:
     def _verdict(self, target: Target, terms: CostTerms, chosen: Target | None) -> str:
         if chosen is None or target is chosen:
             return "chosen"
-        if self._policy != "kv":
+        if self._policy not in ("kv", "session"):
             return f"the policy {self._policy} took another"
         best = self._cost.terms(chosen, self._ask)
         more = terms.total - best.total
@@ -100,5 +102,8 @@ class Explainer:
         return f"{more:.4f} s more, most of it {worst}"
 
 
-def _full(target: Target) -> str:
-    return f"full: runs {target.load.sequences} of {target.capacity:.0f} sequences"
+def _passed_over(target: Target) -> str:
+    load = target.load
+    if not has_room(target):
+        return f"full: runs {load.sequences} of {target.capacity:.0f} sequences"
+    return f"passed over: {load.queued_tokens} prompt tokens are queued there, or another suits better"

@@ -32,6 +32,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     models: Sequence[str]
     role: Role = "aggregated"
     dp_ranks: int = 1
+    adapters: Sequence[str] = ()
+    """Those of `models` that are LoRA adapters: their KV caches are apart."""
     max_num_seqs: int | None = None
     labels: Mapping[str, str] = {}
     kv_events: bool = True
@@ -72,6 +74,10 @@ class RouteRequest(msgspec.Struct, frozen=True, kw_only=True):
     transfer_seconds: Mapping[str, float] = {}
     """By worker: seconds that the prompt's KV cache takes between it and the worker of the other leg, as the
     handoff has measured the link; 0 where it is absent."""
+    session: str | None = None
+    """Whom requests of a kind come from; the policy `session` keeps them together."""
+    labels: Mapping[str, str] = {}
+    """Only workers with all of these are eligible."""
     at_once: bool = False
     """Only a rank that runs it at once will do; else `FullError`."""
 
@@ -87,6 +93,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """The largest such number among the eligible workers."""
     pool: str = ""
     """The pool of the target."""
+    prefills: bool = True
+    """Whether the target computes the prompt itself; a decode worker does where little of it is left."""
 
 
 class FirstToken(msgspec.Struct, frozen=True):

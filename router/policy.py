@@ -81,6 +81,7 @@ POLICIES: dict[str, Callable[[CostModel, Random], Policy]] = {
     "power_of_two": PowerOfTwoPolicy,
     "round_robin": RoundRobinPolicy,
     "random": RandomPolicy,
+    "session": KvPolicy,  # for who has no session yet; `sessions` keeps the others where they are
 }
 
 

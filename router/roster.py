@@ -66,6 +66,8 @@ class Roster:
     def unexcluded(self, request: RouteRequest, role: Role) -> Sequence[Target]:
         """Available ranks of a role that have not failed the request."""
         targets: Sequence[Target] = self._available(request.model, role, eligible_pools(request))
+        if request.labels:
+            targets = [target for target in targets if request.labels.items() <= target.labels]
         if request.exclude:
             targets = [target for target in targets if target.key.worker not in request.exclude]
         return targets
@@ -101,9 +103,13 @@ class Roster:
         return targets
 
 
-def roomy(targets: Sequence[Target]) -> Sequence[Target]:
-    """Those that would run another sequence at once; all when none would."""
-    return [target for target in targets if has_room(target)] or targets
+def roomy(targets: Sequence[Target], busy_tokens: float = float("inf")) -> Sequence[Target]:
+    """Those that would run another sequence at once, without the busy ones; all when none would.
+
+    Busy is who has so many prompt tokens in its queue, while others have fewer.
+    """
+    free = [target for target in targets if has_room(target)]
+    return [target for target in free if target.load.queued_tokens < busy_tokens] or free or targets
 
 
 def has_room(target: Target) -> bool:
@@ -122,6 +128,8 @@ def _reason(member: Member, request: RouteRequest) -> str:
         return f"its role is {member.info.role!r}, not {request.role!r}"
     if not member.available:
         return "not available"
+    if not request.labels.items() <= dict(member.info.labels).items():
+        return f"its labels are not {dict(request.labels)}"
     if member.info.worker in request.exclude:
         return "failed this request already"
     if request.role == "decode" and member.targets:

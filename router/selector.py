@@ -27,10 +27,12 @@ from router.messages import (
     WorkerInfo,
     WorkerKey,
 )
+from router.options import RouterOptions
 from router.policy import make_policy
 from router.roster import Roster, has_room, roomy
 from router.rules import Prompt, RuleKeeper
 from router.sequencer import FeedState
+from router.sessions import Sessions
 from router.stats import ChoiceCounts, RouterStats, TargetStats
 from router.target import Ask, Target
 from router.variants import Found, find_overlaps, without_overlaps
@@ -48,6 +50,7 @@ class Router:
         clock: Callable[[], float] | None = None,
         max_blocks: int = 4_000_000,
         assumed: AssumedLimits | None = None,
+        options: RouterOptions | None = None,
     ) -> None:
         """`seed` fixes the prefix hashes and the random choices; leave it out in production.
 
@@ -67,6 +70,8 @@ class Router:
         self._beliefs = Beliefs(self._index, self._rules, assumed or AssumedLimits(), self._clock)
         self._loads = LoadBook(learns=clock is not None)
         self._roster = Roster()
+        self._options = options or RouterOptions()
+        self._sessions = Sessions(self._options.session_mode, self._options.session_seconds)
         self._congestion: dict[tuple[str, Role], Congestion] = {}
         """By model and role."""
         self._choices = ChoiceCounts()
@@ -104,10 +109,13 @@ class Router:
         Raises NoWorkerError (FullError among them), and TypeError when the token ids are not uint32.
         """
         targets = self._eligible(request)
-        found = self._find(request, targets)
+        request = _with_adapter(request, targets)
+        found, targets = self._find(request, targets)
         congestion = self._congestion.setdefault((request.model, request.role), Congestion())
         ask = self._ask(request, found, congestion)
         target = self._policy.choose(targets, ask)
+        if self._policy_name == "session":
+            self._sessions.bind(request, target.key, ask.now)
         congestion.arrival(sum(other.load.waiting > 0 for other in targets) / len(targets))
         self._routed += 1
         target.last_used = self._routed
@@ -119,14 +127,15 @@ class Router:
             overlap_tokens=found.overlap(target),
             best_overlap_tokens=best,
             pool=target.info.pool,
+            prefills=found.prefills,
         )
 
     def explain(self, request: RouteRequest) -> Explanation:
         """What `route` would do with the request and why. Nothing is reserved or counted."""
         targets = self._roster.candidates(request)
-        found = self._find(request, targets)
+        request = _with_adapter(request, targets)
+        found, free = self._find(request, self._free(request, targets))
         ask = self._ask(request, found, self._congestion.get((request.model, request.role)))
-        free = roomy(targets)
         chosen = None
         if free:
             state = self._random.getstate()
@@ -225,20 +234,32 @@ class Router:
             raise NoWorkerError(
                 "; ".join(f"{name}: {why}" for name, why in reasons) or "there are no workers"
             )
-        free = roomy(targets)
+        free = self._free(request, targets)
         if request.at_once and not has_room(free[0]):
             raise FullError("every worker that could take it runs as many sequences as it can")
         return free
 
-    def _find(self, request: RouteRequest, targets: Sequence[Target]) -> Found:
+    def _free(self, request: RouteRequest, candidates: Sequence[Target]) -> Sequence[Target]:
+        """Of the candidates, those that the choice is among."""
+        free = roomy(candidates, self._options.busy_queued_tokens)
+        if self._policy_name != "session":
+            return free
+        return self._sessions.narrowed(request, candidates, free, self._clock())
+
+    def _find(self, request: RouteRequest, targets: Sequence[Target]) -> tuple[Found, Sequence[Target]]:
+        """What the targets hold of the prompt, and which of them are left to choose from."""
+        if request.role != "decode":
+            return find_overlaps(self._index, self._beliefs, request, targets), targets
+        if most := self._options.local_prefill_tokens:
+            found = find_overlaps(self._index, self._beliefs, request, targets)
+            if short := [target for target in targets if found.is_short(target, most)]:
+                return found, short
         # A decode worker is sent the prompt's KV cache: it computes none of it, wherever it is held.
-        if request.role == "decode":
-            return without_overlaps(request)
-        return find_overlaps(self._index, self._beliefs, request, targets)
+        return without_overlaps(request), targets
 
     def _ask(self, request: RouteRequest, found: Found, congestion: Congestion | None) -> Ask:
         return Ask(
-            0 if request.role == "decode" else found.prompt_tokens,
+            found.prompt_tokens if found.prefills else 0,
             found.expected,
             self._clock(),
             0.0 if congestion is None else congestion.price,
@@ -248,7 +269,7 @@ class Router:
 
     def _reserve(self, request: RouteRequest, found: Found, target: Target, ask: Ask) -> int:
         prompt_tokens = found.tokens(target)
-        held = prompt_tokens if request.role == "decode" else found.overlap(target)
+        held = found.overlap(target) if found.prefills else prompt_tokens
         reservation = self._loads.reserve(
             target.load,
             prompt_tokens,
@@ -294,6 +315,13 @@ class Router:
             knowledge=state.value,
             problem=reason,
         )
+
+
+def _with_adapter(request: RouteRequest, targets: Sequence[Target]) -> RouteRequest:
+    """A model that is an adapter of its workers has KV caches of its own."""
+    if request.lora is None and targets and request.model in targets[0].info.adapters:
+        return msgspec.structs.replace(request, lora=request.model)
+    return request
 
 
 def _stopped() -> float:

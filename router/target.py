@@ -16,12 +16,24 @@ from router.sequencer import FeedState
 class Target:
     """One worker rank that may be chosen."""
 
-    __slots__ = ("assumed", "capacity", "feed", "feed_reason", "info", "key", "last_used", "load", "source")
+    __slots__ = (
+        "assumed",
+        "capacity",
+        "feed",
+        "feed_reason",
+        "info",
+        "key",
+        "labels",
+        "last_used",
+        "load",
+        "source",
+    )
 
     def __init__(
         self, info: WorkerInfo, key: WorkerKey, load: Load, source: Source, last_used: float
     ) -> None:
         self.info = info
+        self.labels = frozenset(info.labels.items())
         self.key = key
         self.load = load
         self.source = source

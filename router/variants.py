@@ -31,6 +31,13 @@ class Found(NamedTuple):
     """By pool, by how much `prompt_tokens` and the overlaps exceed those of the pool's own variant."""
     matches: Sequence[tuple[frozenset[str] | None, TokenIds, Match]] = ()
     """What was looked up, by pools (None for all)."""
+    prefills: bool = True
+    """Whether the targets compute what they do not hold; else they are sent the prompt's KV cache."""
+
+    def is_short(self, target: Target, most: int) -> bool:
+        """Whether the target holds all but at most `most` tokens."""
+        overlap = self.overlap(target)
+        return overlap > 0 and self.tokens(target) - overlap <= most
 
     @property
     def below(self) -> Mapping[Source, Below]:
@@ -99,10 +106,10 @@ def find_overlaps(
 def without_overlaps(request: RouteRequest) -> Found:
     """The same for targets that are sent the prompt's KV cache, whatever they hold."""
     if not request.variants:
-        return Found({}, {}, len(request.token_ids))
+        return Found({}, {}, len(request.token_ids), prefills=False)
     longest = max(len(variant.token_ids) for variant in request.variants)
     surplus = {pool: longest - len(each.token_ids) for each in request.variants for pool in each.pools}
-    return Found({}, {}, longest, surplus)
+    return Found({}, {}, longest, surplus, prefills=False)
 
 
 def eligible_pools(request: RouteRequest) -> frozenset[str] | None:

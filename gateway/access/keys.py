@@ -28,6 +28,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Requests at the same time."""
     priority: int | None = None
     """The lowest number, which is the highest priority, that its requests may have."""
+    labels: Mapping[str, str] = {}
+    """Labels that workers must have to serve its requests."""
     admin: bool = False
     """It opens the admin API."""
 

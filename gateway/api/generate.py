@@ -18,7 +18,7 @@ from gateway.api.batch import answer_batch
 from gateway.api.body import Hold, patience_of, read_body
 from gateway.api.dialects import OPENAI, Dialect
 from gateway.api.errors import as_request_error, in_stream
-from gateway.api.granted import GRANT, apply_grant, charge_for
+from gateway.api.granted import GRANT, apply_grant, charge_for, keep_to
 from gateway.api.head import Head
 from gateway.api.keep_alive import KeepAlive
 from gateway.api.relay import relay
@@ -108,6 +108,9 @@ def generating(
         prepared = await surface.prepare(services.preparer, fields, request_id, started)
         if grant is not None:
             charge_for(grant, prepared)
+            keep_to(grant, prepared, salted=services.settings.salt_per_key)
+        if services.settings.policy == "session":
+            prepared.job.session = request.headers.get(services.settings.session_header)
         prepared.job.client_retry = request.headers.get(RETRY_COUNT, "0") != "0"
         prepared.job.patience = partial(patience_of, request.headers)
         answer = _stream if prepared.stream else _whole
@@ -197,12 +200,10 @@ async def _several(
         await surface.prepare(services.preparer, fields, f"{request_id}-{number}", started)
         for number, fields in enumerate(parts)
     ]
-    if (grant := request.get(GRANT)) is not None:
+    if grant is not None:
         for part in prepared:
             charge_for(grant, part)
-    if grant is not None:
-        for each in prepared:
-            charge_for(grant, each)
+            keep_to(grant, part, salted=services.settings.salt_per_key)
     head = msgspec.structs.replace(
         _head(surface, prepared[0]),
         id=surface.id_prefix + request_id,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 from aiohttp import web
 
@@ -32,6 +34,19 @@ def check_model(request: web.Request, model: str) -> None:
     grant = request.get(GRANT)
     if grant is not None:
         grant.check_model(model)
+
+
+def keep_to(grant: Grant, prepared: Prepared, *, salted: bool) -> None:
+    """The key's own workers and, `salted`, KV caches of its own: no other key's prompt finds them.
+
+    The client's own salt divides them further. A key has the same salt at every gateway.
+    """
+    for job in (prepared.job, *prepared.job.others):
+        job.labels = grant.key.labels
+        if salted:
+            text = msgspec.json.encode((grant.key.name, job.cache_salt))
+            job.cache_salt = hashlib.blake2b(text, digest_size=16, person=b"kvgateway salt").hexdigest()
+            job.top_level["cache_salt"] = msgspec.json.encode(job.cache_salt)
 
 
 def charge_for(grant: Grant, prepared: Prepared) -> None:

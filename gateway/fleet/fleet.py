@@ -223,6 +223,7 @@ class Fleet:
             WorkerInfo(
                 worker=worker.name,
                 models=profile.models,
+                adapters=profile.adapters,
                 role=worker.role,
                 dp_ranks=profile.dp_ranks,
                 max_num_seqs=profile.max_num_seqs,

@@ -27,6 +27,8 @@ class ProbeError(Exception):
 class _Model(msgspec.Struct):
     id: str
     max_model_len: int | None = None
+    parent: str | None = None
+    """Of a LoRA adapter, the model that it goes with."""
 
 
 class _Models(msgspec.Struct):
@@ -77,6 +79,7 @@ async def probe(session: aiohttp.ClientSession, settings: WorkerSettings) -> Pro
             raise ProbeError("it lists no model")
         common = Profile(
             models=tuple(model.id for model in models.data),
+            adapters=tuple(model.id for model in models.data if model.parent),
             context_length=min((m.max_model_len for m in models.data if m.max_model_len), default=None),
             endpoint="openai",
             max_num_seqs=settings.max_num_seqs,

@@ -34,6 +34,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What probing found out."""
 
     models: tuple[str, ...]
+    adapters: tuple[str, ...] = ()
+    """Those of them that are LoRA adapters."""
     context_length: int | None
     endpoint: str
     """generate, completions, sglang or openai."""

@@ -38,6 +38,9 @@ class Job(msgspec.Struct, kw_only=True):
     prompt_logprobs: int | None = None
     """The same of the prompt's tokens."""
     images: Sequence[Image] = ()
+    session: str | None = None
+    labels: Mapping[str, str] = {}
+    """Only workers with these may serve it."""
     may_stop_early: bool = False
     """The gateway itself ends the generation, at a stop string."""
     pools: frozenset[str] | None = None

@@ -56,6 +56,8 @@ class Places:
 
     def _pair(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         decode = self._route(job, "decode", trail)
+        if decode.prefills:  # It holds nearly all of the prompt.
+            return self._attempt(decode, None, started)
         try:
             prefill = self._route(job, "prefill", trail, decode.pool, decode.target.worker)
         except BaseException:
@@ -136,6 +138,8 @@ def route_request(job: Job, role: Role, out: frozenset[str], *, at_once: bool = 
         max_tokens=job.max_tokens,
         exclude=out | job.unable if job.unable else out,
         pools=job.pools,
+        session=job.session,
+        labels=job.labels,
         variants=variants,
         at_once=at_once,
     )

@@ -124,6 +124,47 @@ async def test_the_priority_is_capped_by_the_key(keys: KeyFile, sent: int | None
         assert gw.workers[0].requests[0][1]["priority"] == told
 
 
+async def test_with_salts_no_key_finds_the_caches_of_another(keys: KeyFile) -> None:
+    keys.write(a="", b="")
+    async with guarded(keys, *[SAY] * 5, salt_per_key=True) as gw:
+        for key, own in (
+            ("a", {}),
+            ("a", {}),
+            ("b", {}),
+            ("a", {"cache_salt": "x"}),
+            ("b", {"cache_salt": "x"}),
+        ):
+            assert (await ask(gw, key, **own)).status == 200
+        salts = [body["cache_salt"] for _, body in gw.workers[0].requests]
+    assert salts[0] == salts[1]
+    assert len(set(salts)) == 4
+    assert all(len(salt) == 32 for salt in salts)
+
+
+async def test_without_them_a_clients_own_salt_is_all_there_is(keys: KeyFile) -> None:
+    async with guarded(keys, SAY, SAY) as gw:
+        await ask(gw)
+        await ask(gw, cache_salt="x")
+        first, second = (body for _, body in gw.workers[0].requests)
+    assert "cache_salt" not in first
+    assert second["cache_salt"] == "x"
+
+
+async def test_a_keys_labels_choose_its_workers(keys: KeyFile) -> None:
+    keys.write(a='labels = {zone = "north"}')
+    async with guarded(keys, SAY) as gw:
+        refused = await ask(gw)
+        assert refused.status == 503
+        assert gw.workers[0].requests == []
+
+
+async def test_a_header_names_the_session() -> None:
+    async with gateway(*[[SAY] * 6 for _ in range(3)], policy="session", session_header="X-Chat") as gw:
+        for _ in range(5):
+            await gw.post("/v1/completions", BODY, headers={"X-Chat": "s"})
+        assert sorted(len(worker.requests) for worker in gw.workers) == [0, 0, 5]
+
+
 async def test_the_priority_is_capped_where_requests_pass_through(keys: KeyFile) -> None:
     keys.write(a="priority = 5")
     async with guarded(keys, SAY, endpoint="openai") as gw:

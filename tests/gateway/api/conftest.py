@@ -68,7 +68,7 @@ async def gateway(
             WorkerSettings(url=worker.url, name=f"w{i}", pool=pool)
             for i, (worker, pool) in enumerate(zip(workers, pools, strict=False))
         ]
-        services = build(Settings(workers=configured, policy="round_robin", **settings))
+        services = build(Settings(workers=configured, **{"policy": "round_robin", **settings}))
         profile = Profile(models=(MODEL,), context_length=context_length, endpoint=endpoint)
         for worker in services.fleet.workers.values():
             await _put_in(services, worker, profile)
