@@ -32,15 +32,21 @@ PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
 class Connection(web.RequestHandler):
     """One client's connection."""
 
-    __slots__ = ("_listener",)
+    __slots__ = ("_head_timer", "_listener")
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(listener, **options)
         self._listener = listener
+        self._head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._loop.call_later(HEAD_SECONDS, self._close_if_silent)
+        self._head_timer = self._loop.call_later(HEAD_SECONDS, self._close_if_silent)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        super().connection_lost(exc)
 
     def _close_if_silent(self) -> None:
         if self._request_count == 0 and self.transport is not None:
