@@ -24,9 +24,10 @@ def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
     if prepared.charge is not None:
         prepared.charge.settle(usage.total_tokens)
     if logger.isEnabledFor(logging.INFO):
+        started = prepared.job.started
         logger.info(
             "request %s key %s model %s on %s: %d prompt tokens, %d cached, %d expected, %d output tokens, "
-            "%.3f s",
+            "%.3f s to the first, %.3f s",
             prepared.job.request_id,
             prepared.key_name or "-",
             prepared.job.model,
@@ -35,6 +36,7 @@ def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
             usage.prompt_tokens_details.cached_tokens,
             flight.overlap_tokens,
             usage.completion_tokens,
-            asyncio.get_running_loop().time() - prepared.job.started,
+            max(0.0, flight.first_token_at - started),
+            asyncio.get_running_loop().time() - started,
         )
     return usage

@@ -171,3 +171,9 @@ class Flight:
     def overlap_tokens(self) -> int:
         assert self._first is not None
         return self._first.overlap_tokens
+
+    @property
+    def first_token_at(self) -> float:
+        """Event-loop time of the first attempt's first token, in seconds; 0 if there was none."""
+        assert self._first is not None
+        return self._first.first_token_at

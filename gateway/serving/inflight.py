@@ -60,6 +60,8 @@ class InFlight:
         self._prefill_open = prefill is not None
         self._prefill_at = 0.0
         self._last = 0.0
+        self.first_token_at = 0.0
+        """Event-loop time, in seconds; 0 before there is one."""
 
     async def start(
         self, engine: EngineClient, request: EngineRequest, listen: Callable[[Observer], Generation]
@@ -233,6 +235,7 @@ class InFlight:
         self._metrics.output_tokens += new_tokens
 
     def _on_first_token(self, now: float) -> None:
+        self.first_token_at = now
         if self._started is not None:
             self._metrics.first_token.observe(now - self._started)
         if self.prefill is not None and self._leg is None:
