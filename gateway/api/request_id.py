@@ -12,6 +12,9 @@ import secrets
 from aiohttp import web
 
 HEADER = "X-Request-Id"
+MESSAGES = "/v1/messages"
+ANTHROPIC_HEADER = "request-id"
+"""Where Anthropic's clients look for it."""
 _KEY = web.RequestKey("request_id", str)
 _VISIBLE = re.compile(r"[!-~]{1,128}")
 _random = random.Random(secrets.randbits(128))
@@ -40,4 +43,7 @@ def answered_id(request: web.BaseRequest) -> str:
 
 def headers_of(request: web.BaseRequest) -> dict[str, str]:
     """Headers of every answer."""
-    return {HEADER: answered_id(request)}
+    answered = answered_id(request)
+    if request.raw_path.startswith(MESSAGES):
+        return {HEADER: answered, ANTHROPIC_HEADER: answered}
+    return {HEADER: answered}

@@ -11,8 +11,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from gateway.access.access import Grant
 from gateway.api import info, openapi, route, tokens
 from gateway.api.connection import Runner
-from gateway.api.dialects import dialect_of
-from gateway.api.errors import as_request_error, error_response
+from gateway.api.dialects import failure
+from gateway.api.errors import as_request_error
 from gateway.api.generate import generating
 from gateway.api.granted import GRANT
 from gateway.api.request_id import HEADER, answered_id
@@ -151,9 +151,9 @@ async def _answer(
     except ConnectionResetError:
         return web.Response(status=status)
     except Exception as error:
-        failure = _request_error(services, request, error)
-        status = failure.status
-        return error_response(failure, answered_id(request), dialect_of(request.path).body)
+        told = _request_error(services, request, error)
+        status = told.status
+        return failure(told, request.path, answered_id(request))
     finally:
         if grant is not None:
             grant.leave()

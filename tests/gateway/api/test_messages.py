@@ -244,6 +244,14 @@ async def test_failures_are_in_anthropics_shape_wherever_they_come_from() -> Non
     assert (last["type"], last["error"]["type"]) == ("error", "api_error")
 
 
+async def test_every_answer_has_its_id_where_anthropics_clients_look() -> None:
+    async with gateway([say(65), say(65)]) as gw:
+        for fields in ({}, {"stream": True}, {"max_tokens": 0}):
+            response = await gw.post("/v1/messages", BODY | fields)
+            assert response.headers["request-id"] == response.headers["X-Request-Id"]
+        assert (await response.json())["request_id"] == response.headers["request-id"]
+
+
 async def test_an_answer_comes_streamed_and_whole() -> None:
     async with gateway([say(65), say(65)]) as gw:
         whole = await (await gw.post("/v1/messages", BODY | {"thinking": {"type": "disabled"}})).json()
