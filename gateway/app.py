@@ -21,6 +21,7 @@ from gateway.api.services import Services
 from gateway.config import Settings, StartupError
 from gateway.fleet.feeds import KvFeeds
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.snapshots import Snapshots, read_snapshot
 from gateway.handoff.base import Handoffs
 from gateway.handoff.fabric import Fabric, FabricPool
 from gateway.handoff.measured import read_links
@@ -65,13 +66,18 @@ def build(settings: Settings) -> Services:
     except TokenizerError as error:
         raise StartupError(str(error)) from None
     metrics = Metrics()
+    snapshot = read_snapshot(settings.snapshot_file)
     router = Router(
         settings.policy,
+        None if snapshot is None else snapshot.seed,
         clock=time.monotonic,
         options=_router_options(settings),
         assumed=AssumedLimits(seconds=settings.assumed_cache_seconds, tokens=settings.assumed_cache_tokens),
     )
-    feeds = KvFeeds(router)
+    feeds = KvFeeds(router, None if snapshot is None else snapshot.sources)
+    snapshots = None
+    if settings.snapshot_file is not None:
+        snapshots = Snapshots(settings.snapshot_file, settings.snapshot_seconds, router, feeds.positions)
     fabric = _fabric(settings)
     fleet = Fleet(
         settings.effective_workers(),
@@ -98,6 +104,7 @@ def build(settings: Settings) -> Services:
         router=router,
         fleet=fleet,
         fabric=fabric,
+        snapshots=snapshots,
         preparer=Preparer(encodings, fleet, settings),
         flights=Flights(dispatcher, settings.continuation_limit),
         metrics=metrics,
@@ -175,8 +182,13 @@ async def _serve(settings: Settings) -> None:
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         logger.info("serving on %s, admin on %s", url, admin_url)
+        if services.snapshots is not None:
+            saving = asyncio.create_task(services.snapshots.run(), name="snapshots")
+            stack.callback(saving.cancel)
         await stop.wait()
         await _drain(services)
+        if services.snapshots is not None:
+            await services.snapshots.save()
 
 
 async def _listen(

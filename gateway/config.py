@@ -170,6 +170,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     salt_per_key: Annotated[
         bool, Meta(description="Keep the KV caches of API keys apart, so that none can probe another's")
     ] = False
+    snapshot_file: Annotated[
+        NonEmpty | None,
+        Meta(description="File that keeps what workers hold over a restart of the gateway"),
+    ] = None
+    snapshot_seconds: Annotated[Seconds, Meta(description="Seconds between two writes of that file")] = 60.0
     assumed_cache_seconds: Annotated[
         Seconds,
         Meta(

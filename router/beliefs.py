@@ -42,6 +42,8 @@ class Beliefs:
     def settle(self, target: Target) -> None:
         """The rank's feed has another state, or its events told something."""
         state, _ = target.knowledge
+        if target.feed is FeedState.EXACT:
+            target.unverified = False
         (self._unsure.discard if state is FeedState.EXACT else self._unsure.add)(target)
         assumed = target.assumed
         if state is FeedState.APPROXIMATE and assumed is None:
@@ -68,6 +70,8 @@ class Beliefs:
         held = dict(match.usable)
         for target in self._unsure:
             tokens = held.pop(target.source, 0) * self._rules.of(target.key).borne_out
+            if target.unverified:
+                tokens = 0.0
             if target.assumed is not None:
                 assumed = held.pop(target.assumed.source, 0) * target.assumed.borne_out
                 tokens = max(tokens, assumed)

@@ -21,6 +21,7 @@ from router.events import AllBlocksCleared, KvBatch, KvEvent, MalformedEventErro
 from router.messages import WorkerKey
 from router.sequencer import Action, Clear, Deliver, FeedState, Replay, Sequencer, SequencerCounters
 from router.slices import slices
+from router.snapshot import Position
 
 _LOG = logging.getLogger(__name__)
 _SLICE_SECONDS = 0.002
@@ -93,6 +94,7 @@ class KvFeed:
         self._failure = ""
         self._task: asyncio.Task[None] | None = None
         self._slice_end = 0.0
+        self._applying = False
 
     def __repr__(self) -> str:
         return (
@@ -113,6 +115,16 @@ class KvFeed:
     def sequence(self) -> SequencerCounters:
         """Gaps, lost batches, restarts."""
         return self._sequencer.counters
+
+    @property
+    def position(self) -> Position | None:
+        """How far the events were applied, while the picture is exact."""
+        position = self._sequencer.position
+        return None if position is None or self._applying else Position(*position)
+
+    def resume(self, position: Position) -> None:
+        """Before `start`: what was applied up to there is known; a replay is to show if it still holds."""
+        self._sequencer.resume(position.sequence, position.digest)
 
     def start(self) -> None:
         """Begin in the running event loop. A second call changes nothing."""
@@ -197,10 +209,12 @@ class KvFeed:
             await self._carry_out(self._sequencer.live(number, frames[-1]))
 
     async def _carry_out(self, actions: list[Action]) -> None:
+        self._applying = True  # if this breaks off, what was applied is not what was counted
         while actions:
             await self._apply(actions)
             last = actions[-1]
             actions = await self._replay(last.start) if isinstance(last, Replay) else []
+        self._applying = False
         self._tell_state()
 
     async def _apply(self, actions: list[Action]) -> None:

@@ -38,6 +38,7 @@ from router.lookahead import extras_with
 from router.lookup import Lookup, Match
 from router.messages import TokenIds, WorkerKey
 from router.recipes import Layout, identify, key_of
+from router.snapshot import SavedSource, demand_of, layout_of
 from router.tiers import Tier
 
 _STATE, _IGNORED = GroupKind.STATE, GroupKind.IGNORED  # names that are quicker to look up
@@ -184,6 +185,28 @@ class PrefixIndex:
         for prefix in prefixes:
             source.release(group, prefix)
         self._blocks -= before - source.blocks
+
+    def restore(self, source: Source, saved: SavedSource) -> bool:
+        """Take the source, which holds nothing, to hold what was saved of it; False when that is unknown."""
+        layout = None if saved.engine is None else layout_of(saved.engine)
+        if saved.engine is not None and layout is None:
+            return False
+        for size in saved.sizes:
+            self._learn_size(source, size)
+        for size, lookahead in saved.cuts:
+            self._learn_size(source, size, lookahead)
+        if saved.engine is not None and layout is not None:
+            source.engine = EngineBlocks(layout, saved.engine[2])
+            self._engines[source.engine] = self._engines.get(source.engine, 0) | source.bit
+        source.loose = saved.loose
+        groups = [(self._group(source, *demand_of(each)), each) for each in saved.groups]
+        for group, each in groups:
+            group.repeats = dict(each.repeats)
+            for block, prefix in each.blocks:
+                source.hold(group, block, prefix)
+        self._blocks += source.blocks
+        self._cap()
+        return True
 
     def follow(self, source: Source, rule: HitRule) -> None:
         """From now on the source's hits are predicted by this rule."""

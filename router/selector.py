@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -33,6 +33,7 @@ from router.roster import Roster, has_room, roomy
 from router.rules import Prompt, RuleKeeper
 from router.sequencer import FeedState
 from router.sessions import Sessions
+from router.snapshot import Position, SavedSource, head, part
 from router.stats import ChoiceCounts, RouterStats, TargetStats
 from router.target import Ask, Target
 from router.variants import Found, find_overlaps, without_overlaps
@@ -60,6 +61,7 @@ class Router:
         Raises ValueError on an unknown policy.
         """
         seed = secrets.randbits(64) if seed is None else seed
+        self._seed = seed
         self._random = Random(seed)
         self._policy_name = policy
         self._clock = clock or _stopped
@@ -188,6 +190,7 @@ class Router:
         if target is None:
             self._ignored_events += 1
         else:
+            target.unverified = False  # after a restart nothing comes before the old life has shown itself
             self._index.apply(target.source, events)
             if target.source.loose or target.assumed is not None:
                 self._beliefs.settle(target)
@@ -198,8 +201,27 @@ class Router:
         if target is None:
             self._ignored_events += 1
         else:
+            target.unverified = False
             self._index.clear(target.source)
             self._beliefs.clear(target)
+
+    def save(self, positions: Mapping[WorkerKey, Callable[[], Position | None]]) -> Iterator[bytes]:
+        """The parts of a snapshot, each made when it is asked for, of the ranks that have a position then."""
+        yield head(self._seed)
+        for key, position_of in positions.items():
+            target, position = self._roster.targets.get(key), position_of()
+            if target is not None and position is not None:
+                yield part(target.source, position)
+
+    def restore(self, source: SavedSource) -> bool:
+        """Take a rank that has just been added to hold what was saved, once its events show that it does."""
+        target = self._roster.targets.get(source.key)
+        if target is None or target.source.groups or not self._index.restore(target.source, source):
+            return False
+        target.feed, target.feed_reason = FeedState.DEGRADED, "a snapshot that is not verified yet"
+        target.unverified = True
+        self._beliefs.settle(target)
+        return True
 
     def snapshot_stats(self) -> RouterStats:
         """Copies of all counters."""

@@ -117,6 +117,18 @@ class Sequencer:
             return "no event seen yet"
         return self._flaw
 
+    @property
+    def position(self) -> tuple[int, int] | None:
+        """The last batch applied and its payload's digest, while the picture is exact; else None."""
+        if self.state is not FeedState.EXACT or self._last is None or self._last == _BEFORE_FIRST:
+            return None
+        return self._last, self._recent[self._last]
+
+    def resume(self, sequence: int, digest: int) -> None:
+        """Before the first connection: this batch was the last one applied, maybe in a life that goes on."""
+        self._last = sequence
+        self._recent = {sequence: digest}
+
     def connected(self) -> list[Action]:
         """The subscription is up, for the first time or again."""
         self._connected = True

@@ -27,6 +27,7 @@ class Target:
         "last_used",
         "load",
         "source",
+        "unverified",
     )
 
     def __init__(
@@ -44,6 +45,8 @@ class Target:
         self.feed = FeedState.EXACT if info.kv_events else FeedState.APPROXIMATE
         """Of its KV events."""
         self.feed_reason = "" if info.kv_events else "it publishes no KV events"
+        self.unverified = False
+        """What its source holds was restored, and nothing has shown yet that the worker still does."""
         self.assumed: Assumed | None = None
         """What it is taken to hold while nothing tells; kept by `Beliefs` alone."""
 

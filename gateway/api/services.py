@@ -10,6 +10,7 @@ from gateway.access.access import Access
 from gateway.api.body import Bodies
 from gateway.config import Settings
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.snapshots import Snapshots
 from gateway.handoff.fabric import Fabric
 from gateway.serving.flight import Flights
 from gateway.serving.prepare import Preparer
@@ -33,6 +34,8 @@ class Services:
     """Unix time at which the gateway started."""
     access: Access | None = None
     """None: open to all."""
+    snapshots: Snapshots | None = None
+    """None: not asked for."""
     draining: bool = False
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from router.events import BlockStored, KvEvent
 from router.feed import KvFeed
 from router.messages import WorkerKey
 from router.selector import Router
+from router.snapshot import Position, SavedSource
 
 COUNTERS = ("batches", "events", "malformed", "connections", "replays", "errors")
 SEQUENCE = ("gaps", "restarts")
@@ -42,8 +44,10 @@ class _Groups:
 class KvFeeds:
     """One feed a worker rank; a worker without event endpoints has none."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, saved: Mapping[WorkerKey, SavedSource] | None = None) -> None:
+        """`saved` is of an earlier gateway; each rank's part is good for its first feed."""
         self._router = router
+        self._saved = dict(saved or {})
         self._feeds: dict[str, list[KvFeed]] = {}
         self._groups: dict[WorkerKey, _Groups] = {}
 
@@ -66,7 +70,18 @@ class KvFeeds:
         ]
         self._feeds[worker.name] = feeds
         for feed in feeds:
+            self._resume(feed)
             feed.start()
+
+    def _resume(self, feed: KvFeed) -> None:
+        saved = self._saved.pop(feed.key, None)
+        if saved is not None and feed.replay_endpoint is not None and self._router.restore(saved):
+            feed.resume(saved.position)
+
+    def positions(self) -> Mapping[WorkerKey, Callable[[], Position | None]]:
+        """How far each rank's events are applied, to be asked when that matters."""
+        feeds = (feed for feeds in self._feeds.values() for feed in feeds)
+        return {feed.key: partial(getattr, feed, "position") for feed in feeds}
 
     async def stop(self, worker: Worker) -> None:
         for feed in self._feeds.pop(worker.name, ()):

@@ -65,6 +65,8 @@ SOURCES: list[tuple[str, str, str, str, tuple[Any, Any, Any]]] = [
     ("busy_queued_tokens", "1", "2", "3", (1, 2, 3)),
     ("local_prefill_tokens", "1", "2", "3", (1, 2, 3)),
     ("salt_per_key", "true", "false", "true", (True, False, True)),
+    ("snapshot_file", '"a"', "b", "c", ("a", "b", "c")),
+    ("snapshot_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("assumed_cache_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
     ("assumed_cache_tokens", "5000", "6000", "7000", (5000, 6000, 7000)),
     ("kv_lease_seconds", "1", "2.5", "3", (1.0, 2.5, 3.0)),
