@@ -7,7 +7,7 @@ nothing and are skipped; older evidence fades.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 _FADING = 0.95
@@ -17,7 +17,7 @@ _MARGIN = 1.5
 _RATIO_WEIGHT = 0.1
 
 
-class HitRule(Enum):
+class HitRule(StrEnum):
     """How much of a prompt that a worker holds counts as cached."""
 
     STATE = "state-exact"

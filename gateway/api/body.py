@@ -66,7 +66,7 @@ async def read_body(request: web.Request, seconds: float, hold: Hold | None = No
         hold.add(length)
         hold = None
     if request.content.is_eof() and hold is None:
-        return await request.read()
+        return request.content.read_nowait()
     try:
         async with asyncio.timeout(seconds):
             return await (request.read() if hold is None else _read_unannounced(request, hold))

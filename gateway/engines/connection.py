@@ -165,6 +165,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _recycle(self) -> None:
         self._parser = None
+        self.on_body = _ignore
         self._pool.busy.discard(self)
         if self._transport is None or self._transport.is_closing():
             return
@@ -184,6 +185,10 @@ class HttpConnection(asyncio.Protocol):
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
+
+
+def _ignore(data: bytes) -> None:
+    """An idle connection keeps nothing of its last exchange."""
 
 
 class ConnectionPool:

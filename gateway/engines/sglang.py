@@ -96,7 +96,7 @@ class SglangCall(Exchange):
         super().__init__()
         self.rid = rid
         self._engine = engine
-        self._make_sink = sink
+        self._make_sink: Callable[[], TokenSink] | None = sink
         self._sink: TokenSink | None = None
         self._seen: dict[int, int] = {}
         """Tokens by choice."""
@@ -150,8 +150,8 @@ class SglangCall(Exchange):
         )
 
     def handle_sent(self) -> None:
-        if self._sink is None:
-            self._sink = self._make_sink()
+        if self._make_sink is not None:
+            self._sink, self._make_sink = self._make_sink(), None
 
     def on_read_end(self) -> None:
         if self._sink is not None:

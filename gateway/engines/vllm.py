@@ -81,7 +81,7 @@ class VllmCall(Exchange):
 
     def __init__(self, sink: Callable[[], TokenSink]) -> None:
         super().__init__()
-        self._make_sink = sink
+        self._make_sink: Callable[[], TokenSink] | None = sink
         self._sink: TokenSink | None = None
         self._finished = False
         self._ended = False
@@ -109,8 +109,8 @@ class VllmCall(Exchange):
             sink.on_usage(_usage(chunk.usage))
 
     def handle_sent(self) -> None:
-        if self._sink is None:
-            self._sink = self._make_sink()
+        if self._make_sink is not None:
+            self._sink, self._make_sink = self._make_sink(), None
 
     def on_read_end(self) -> None:
         if self._sink is not None:

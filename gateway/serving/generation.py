@@ -68,11 +68,17 @@ class Choice:
 class Generation:
     """The TokenSink of one request."""
 
-    def __init__(self, choices: Sequence[Choice], emitter: Emitter, observer: Observer) -> None:
+    def __init__(
+        self, choices: Sequence[Choice], emitter: Emitter, observer: Observer, *, gathers: bool = False
+    ) -> None:
+        """`gathers` says that the answer goes out whole: what a read brings may then be parsed together."""
         self.choices = choices
         self.usage: EngineUsage | None = None
         self.said: array[int] | None = array("I") if len(choices) == 1 else None
         """The ids so far, for another worker to go on from; None where they are not kept or not known."""
+        self._gathers = gathers and len(choices) == 1 and choices[0].watch is None
+        self._parsed = 0
+        """Of `said`, where it is gathered."""
         self._emitter = emitter
         self._observer = observer
         self._new_tokens = 0
@@ -89,6 +95,11 @@ class Generation:
         self._observer = observer
         self._has_output = False
         return self
+
+    def leave(self, observer: Observer) -> None:
+        """That one does not listen any longer; without the two knowing each other both are freed at once."""
+        if self._observer is observer:
+            self._observer = _NOBODY
 
     @property
     def completion_tokens(self) -> int:
@@ -116,6 +127,8 @@ class Generation:
             return
         if self.said is not None:
             self.said.extend(token_ids)
+            if self._gathers:
+                return
         if choice.watch is not None:
             self._one_by_one(index, choice, choice.watch, token_ids)
             return
@@ -128,6 +141,7 @@ class Generation:
 
     def on_text(self, index: int, text: str) -> None:
         choice = self.choices[index]
+        self._parse_gathered()
         self.said = None
         self._new_tokens += 1
         if not choice.finished:
@@ -138,6 +152,7 @@ class Generation:
         choice = self.choices[index]
         if choice.finished:
             return
+        self._parse_gathered()
         choice.finished = True
         events = choice.parser.finish(reason)
         if choice.watch is not None and stop_reason in choice.watch.stop_ids:
@@ -150,10 +165,20 @@ class Generation:
         self.usage = usage
 
     def flush(self) -> None:
+        if self._gathers:
+            self._parse_gathered()
         if self._new_tokens:
             self._observer.on_progress(self._new_tokens)
             self._new_tokens = 0
         self._emitter.flush()
+
+    def _parse_gathered(self) -> None:
+        if not self._gathers or self.said is None or len(self.said) == self._parsed:
+            return
+        token_ids = self.said[self._parsed :]
+        self._parsed = len(self.said)
+        self.choices[0].tokens += len(token_ids)
+        self._emit(0, self.choices[0].parser.feed(token_ids))
 
     def _one_by_one(self, index: int, choice: Choice, watch: TokenWatch, token_ids: Sequence[int]) -> None:
         for detail in watch.look_at(token_ids):
@@ -188,6 +213,18 @@ class Generation:
                 self._observer.on_stopped()
         self._emit(index, kept)
 
+
+class _Nobody:
+    pool = ""
+
+    def on_progress(self, new_tokens: int) -> None: ...
+
+    def on_output(self) -> None: ...
+
+    def on_stopped(self) -> None: ...
+
+
+_NOBODY: Observer = _Nobody()
 
 GenerationFactory = Callable[[Observer], Generation]
 """A fresh generation, for each attempt on a worker."""

@@ -135,6 +135,8 @@ class InFlight:
                 failed=self._failed,
             )
         )
+        if generation is not None:
+            generation.leave(self)
         self._on_closed(self)
 
     @property

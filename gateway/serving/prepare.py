@@ -124,7 +124,7 @@ class Preparer:
                 Choice(reading.encoding.parser(reading.options), _watch(prepared, spell))
                 for _ in range(prepared.n)
             ]
-            return Generation(choices, emitter(), observer)
+            return Generation(choices, emitter(), observer, gathers=not prepared.stream)
 
         return create
 

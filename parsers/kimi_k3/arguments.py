@@ -6,7 +6,7 @@ types are held until they are complete, because only then it is known whether th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from json.encoder import encode_basestring as quoted
 from random import getrandbits
@@ -37,7 +37,7 @@ class _Argument(NamedTuple):
 
 
 class ToolCallWriter:
-    """Writes the events of an answer's calls; `emit` receives them.
+    """Writes the events of an answer's calls to `events`, which its owner sets.
 
     A call is started (`ToolCallStart`) with its first element or at its end, so that a call which the
     model begins anew leaves no trace. Without `enabled` nothing is written; without `parallel` nothing
@@ -46,7 +46,6 @@ class ToolCallWriter:
 
     def __init__(
         self,
-        emit: Callable[[OutputEvent], None],
         *,
         enabled: bool,
         parallel: bool,
@@ -64,7 +63,7 @@ class ToolCallWriter:
         self._finished: list[tuple[str, bool, list[_Argument]]] = []
         self._arguments: list[_Argument] = []
         self._key = ""
-        self._emit = emit
+        self.events: list[OutputEvent] = []
         self._enabled = enabled
         self._parallel = parallel
         self._ids = ids
@@ -171,13 +170,13 @@ class ToolCallWriter:
         if not self._started:
             self._started = True
             self.index += 1
-            self._emit(ToolCallStart(self.index, self._new_id(self.index), self._name))
+            self.events.append(ToolCallStart(self.index, self._new_id(self.index), self._name))
 
     def _write(self, text: str) -> None:
         if self._owed:
             text = self._owed + text
             self._owed = ""
-        self._emit(ToolArgumentsDelta(self.index, text))
+        self.events.append(ToolArgumentsDelta(self.index, text))
 
     def _new_id(self, index: int) -> str:
         if self._ids == "name_index":

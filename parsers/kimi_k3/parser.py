@@ -46,7 +46,6 @@ from parsers.kimi_k3.markers import (
 from parsers.kimi_k3.pieces import UNKNOWN, Known, content_of, reasoning_of, string_pieces_of, whole_text
 from parsers.kimi_k3.text_scanner import TextScanner
 
-_Sink = Callable[[str, int], None]
 _NO_ATTRIBUTES: Mapping[str, str] = {}
 
 
@@ -59,7 +58,6 @@ class KimiK3Parser:
         self._scanner = TextScanner()
         self._events: list[OutputEvent] = []
         self._calls = ToolCallWriter(
-            self._emit,
             enabled=bool(options.tools) and options.tool_choice != "none",
             parallel=options.parallel_tool_calls is not False,
             ids=options.tool_call_ids,
@@ -70,15 +68,8 @@ class KimiK3Parser:
         self._reasoning_tokens = 0
         self._held: list[str] = []
         self._tag: TagReader | None = None
-        self._sinks: dict[State, _Sink] = {
-            State.THINK: self._reason,
-            State.AFTER_THINK: self._hold,
-            State.RESPONSE: self._respond,
-            State.ARGUMENT: self._argue,
-            State.JSON: self._argue,
-        }
         self._state = State.DONE
-        self._sink: _Sink = self._drop
+        self._sink: _Sink = _drop
         self._known: Known = UNKNOWN
         self._keeps = False
         """Whether single tokens are kept in `_recent`."""
@@ -128,8 +119,7 @@ class KimiK3Parser:
                 return self._feed_slowly((token_id,))
             if tag.feed(text, 1):
                 return ()
-        events: list[OutputEvent] = []
-        self._events = events
+        events = self._collect()
         self._take_recent()
         if token_id < FIRST_CONTROL_ID:
             self._release_tag()
@@ -139,8 +129,7 @@ class KimiK3Parser:
         return events
 
     def _feed_slowly(self, token_ids: Sequence[int]) -> list[OutputEvent]:
-        events: list[OutputEvent] = []
-        self._events = events
+        events = self._collect()
         self._take_recent()
         detokenizer = self._detokenizer
         push = detokenizer.push
@@ -151,37 +140,35 @@ class KimiK3Parser:
             else:
                 if detokenizer.pending:
                     # The rest of this character is awaited in vain.
-                    self._sink("".join(run) + detokenizer.flush(), len(run))
+                    self._sink(self, "".join(run) + detokenizer.flush(), len(run))
                     run = []
                 elif run:
-                    self._sink("".join(run), len(run))
+                    self._sink(self, "".join(run), len(run))
                     run = []
                 self._control(token_id)
         if run:
-            self._sink("".join(run), len(run))
+            self._sink(self, "".join(run), len(run))
         self._know()
         return events
 
     def feed_text(self, text: str) -> list[OutputEvent]:
         """The same for a worker that sends text and no ids; reasoning tokens are then not counted."""
-        events: list[OutputEvent] = []
-        self._events = events
+        events = self._collect()
         self._known, self._keeps = UNKNOWN, False
         self._take_recent()
         for piece in self._scanner.feed(text):
             if isinstance(piece, str):
-                self._sink(piece, 0)
+                self._sink(self, piece, 0)
             else:
                 self._control(piece)
         return events
 
     def finish(self, engine_reason: str) -> list[OutputEvent]:
         """The end: an unfinished tag and half a character are dropped, then `Finish`."""
-        events: list[OutputEvent] = []
-        self._events = events
+        events = self._collect()
         self._take_recent()
         if self._tag is None:
-            self._sink(self._scanner.finish(), 0)
+            self._sink(self, self._scanner.finish(), 0)
         if self._state in AT_END:
             self._apply(AT_END[self._state], None)
         self._enter(State.DONE)
@@ -189,8 +176,11 @@ class KimiK3Parser:
         events.append(Finish("tool_calls" if called else engine_reason))
         return events
 
-    def _emit(self, event: OutputEvent) -> None:
-        self._events.append(event)
+    def _collect(self) -> list[OutputEvent]:
+        """Where events go from now on."""
+        events: list[OutputEvent] = []
+        self._events = self._calls.events = events
+        return events
 
     # Where text goes, by state.
 
@@ -211,9 +201,6 @@ class KimiK3Parser:
 
     def _hold(self, text: str, tokens: int) -> None:
         self._held.append(text)
-
-    def _drop(self, text: str, tokens: int) -> None:
-        pass
 
     def _read_tag(self, text: str, tokens: int) -> None:
         if self._tag and not self._tag.feed(text, tokens):
@@ -258,7 +245,7 @@ class KimiK3Parser:
             if self._tag is not None:
                 self._release_tag()
             self._tag = TagReader(OPEN if token_id == OPEN_ID else CLOSE)
-            self._sink = self._read_tag
+            self._sink = KimiK3Parser._read_tag
         elif token_id == SEP_ID:
             self._end_tag()
         elif token_id in STOP_IDS:
@@ -284,12 +271,12 @@ class KimiK3Parser:
 
     def _drop_tag(self) -> TagReader | None:
         tag, self._tag = self._tag, None
-        self._sink = self._sinks.get(self._state, self._drop)
+        self._sink = _SINKS.get(self._state, _drop)
         return tag
 
     def _literal(self, text: str, tokens: int) -> None:
         if self._state in SHOWS_TEXT:
-            self._sink(text, tokens)
+            self._sink(self, text, tokens)
 
     def _step(self, name: str, tag: Tag | None) -> None:
         state, effects = TABLE[self._state][name]
@@ -304,7 +291,7 @@ class KimiK3Parser:
     def _enter(self, state: State) -> None:
         self._state = state
         self._held = []
-        self._sink = self._sinks.get(state, self._drop)
+        self._sink = _SINKS.get(state, _drop)
 
     def _apply(self, effect: Effect, tag: Tag | None) -> None:
         _EFFECTS[effect](self, tag.attributes if tag else _NO_ATTRIBUTES)
@@ -331,6 +318,22 @@ class KimiK3Parser:
         self._thought = []
 
 
+# No parser refers to itself, so that all of it is freed with its answer.
+
+_Sink = Callable[[KimiK3Parser, str, int], None]
+
+
+def _drop(parser: KimiK3Parser, text: str, tokens: int) -> None:
+    pass
+
+
+_SINKS: Mapping[State, _Sink] = {
+    State.THINK: KimiK3Parser._reason,
+    State.AFTER_THINK: KimiK3Parser._hold,
+    State.RESPONSE: KimiK3Parser._respond,
+    State.ARGUMENT: KimiK3Parser._argue,
+    State.JSON: KimiK3Parser._argue,
+}
 _EFFECTS: Mapping[Effect, Callable[[KimiK3Parser, Mapping[str, str]], None]] = {
     Effect.RETRACT_THOUGHT: lambda parser, _: parser._retract_thought(),
     Effect.SHOW_HELD: lambda parser, _: parser._show_held(),
