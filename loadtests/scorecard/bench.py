@@ -11,7 +11,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -40,14 +40,17 @@ class _Driven(msgspec.Struct):
 class Bench:
     """Starts what is asked for and measures it; everything it started ends with the `with` block."""
 
-    def __init__(self, peers: Path, work: Path, ours: Wrap = lambda launch: launch) -> None:
-        """`ours` may change how the gateway is started. Raises AbsentError without the tools."""
+    def __init__(
+        self, peers: Path, work: Path, ours: Wrap = lambda launch: launch, measured: Collection[str] = (OURS,)
+    ) -> None:
+        """`ours` may change how the `measured` servers are started. Raises AbsentError without the tools."""
         for tool in ("mock_worker", "load_driver"):
             if not (peers / "bin" / tool).exists():
                 raise AbsentError(f"no {peers / 'bin' / tool} (loadtests/peers/setup.sh makes it)")
         (port,) = free_ports(1)
         self._site = Site(peers, work, f"127.0.0.1:{port}")
         self._ours = ours
+        self._measured = measured
         self._children: list[Child] = []
         self._servers: dict[tuple[str, bool], tuple[int, Child]] = {}
         self._spawn("mock-worker", [str(peers / "bin/mock_worker"), str(port)], {}, OTHER_CORE)
@@ -64,7 +67,7 @@ class Bench:
     def start(self, server: str, paced: bool) -> None:
         """Start a server for phases of one pace, and its helpers. Raises AbsentError when it cannot."""
         plan = launch(server, self._site, paced)
-        plan = self._ours(plan) if server == OURS else plan
+        plan = self._ours(plan) if server in self._measured else plan
         name = f"{server}-{'paced' if paced else 'fast'}"
         for number, helper in enumerate(plan.helpers):
             self._spawn(f"{name}-helper{number}", helper, plan.env, OTHER_CORE)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 OURS = "kvgateway"
+PAIR = "kvgateway-pair"
+"""The same in front of a prefill and a decode worker."""
 DYNAMO = "dynamo"
 VLLM_ROUTER = "vllm-router"
 
@@ -67,7 +69,10 @@ FIRST_TOKEN = Phase(
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds when the median of our `quantity` is at most `target` times the peer's in the same run."""
+    """Holds when the median of our `quantity` is at most `target` times the peer's in the same run.
+
+    `server` is what is measured: the gateway, or the gateway in another use.
+    """
 
     name: str
     phase: Phase
@@ -75,6 +80,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A field of `Sample`."""
     peer: str
     target: float
+    server: str = OURS
 
 
 ENTRIES = (
@@ -105,5 +111,13 @@ ENTRIES = (
         quantity="first_token_us",
         peer=VLLM_ROUTER,
         target=1.5,
+    ),
+    Entry(
+        name="pair_cpu_aggregated",
+        phase=REQUESTS,
+        quantity="cpu_us_per_request",
+        server=PAIR,
+        peer=OURS,
+        target=1.8,
     ),
 )

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from loadtests.scorecard.entries import OURS, Entry
+from loadtests.scorecard.entries import Entry
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -50,10 +50,10 @@ _NOTHING = Outcome(absent="not measured")
 
 def evaluate(entry: Entry, outcomes: Mapping[str, Outcome]) -> Measurement:
     """`outcomes` of the entry's phase by server name."""
-    ours, theirs = outcomes.get(OURS, _NOTHING), outcomes.get(entry.peer, _NOTHING)
+    ours, theirs = outcomes.get(entry.server, _NOTHING), outcomes.get(entry.peer, _NOTHING)
     absences = [
         f"{server}: {outcome.absent or 'no samples'}"
-        for server, outcome in ((OURS, ours), (entry.peer, theirs))
+        for server, outcome in ((entry.server, ours), (entry.peer, theirs))
         if outcome.absent or not outcome.samples
     ]
     if absences:
@@ -61,8 +61,9 @@ def evaluate(entry: Entry, outcomes: Mapping[str, Outcome]) -> Measurement:
     mine, peers = _median(ours, entry.quantity), _median(theirs, entry.quantity)
     if peers <= 0:
         return _measurement(entry, None, f"{entry.peer}: {entry.quantity} measured as {peers}")
+    figures = f"{entry.server} {mine:.1f}, {entry.peer} {peers:.1f}"
     how = (
-        f"{_LABELS[entry.quantity]}, {entry.phase.what}: {OURS} {mine:.1f}, {entry.peer} {peers:.1f}; "
+        f"{_LABELS[entry.quantity]}, {entry.phase.what}: {figures}; "
         f"medians of {len(ours.samples)} interleaved repetitions"
     )
     return _measurement(entry, mine / peers, how)

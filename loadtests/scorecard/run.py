@@ -36,7 +36,7 @@ def run_scorecard(
     """Measure what the entries need, all in one run, and evaluate them."""
     with TemporaryDirectory(prefix="kvgateway-scorecard-") as work:
         try:
-            with Bench(peers, Path(work), ours) as bench:
+            with Bench(peers, Path(work), ours, {entry.server for entry in entries}) as bench:
                 outcomes = _Run(bench, entries).measure(effort)
         except AbsentError as reason:
             outcomes = {key: Outcome(absent=str(reason)) for key in _keys(entries)}
@@ -49,7 +49,9 @@ def run_scorecard(
 def _keys(entries: Sequence[Entry]) -> list[Key]:
     """Every pair of phase and server that the entries need, once, ours first."""
     return list(
-        dict.fromkeys((entry.phase.name, server) for entry in entries for server in (OURS, entry.peer))
+        dict.fromkeys(
+            (entry.phase.name, server) for entry in entries for server in (entry.server, entry.peer)
+        )
     )
 
 

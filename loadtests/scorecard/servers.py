@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from loadtests.processes import free_ports
-from loadtests.scorecard.entries import DYNAMO, OURS, VLLM_ROUTER
+from loadtests.scorecard.entries import DYNAMO, OURS, PAIR, VLLM_ROUTER
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "mock"
@@ -64,6 +64,21 @@ def _ours(site: Site, paced: bool) -> Launch:
     return Launch(port=port, command=command, env={"PYTHONPATH": str(ROOT)})
 
 
+def _pair(site: Site, paced: bool) -> Launch:
+    """The mock worker takes both legs, under two names."""
+    ours = _ours(site, paced)
+    config = site.work / f"pair-{ours.port}.toml"
+    config.write_text(
+        "".join(
+            f'[[workers]]\nname = "{role}"\nrole = "{role}"\nurl = "http://{site.upstream}"\n'
+            for role in ("prefill", "decode")
+        )
+    )
+    at = ours.command.index("--worker")
+    command = [*ours.command[:at], "--config", str(config), *ours.command[at + 2 :]]
+    return Launch(port=ours.port, command=command, env=ours.env)
+
+
 def _vllm_router(site: Site, paced: bool) -> Launch:
     program = _installed(site, "vllm_router/bin/vllm-router")
     port, prometheus = free_ports(2)
@@ -111,6 +126,7 @@ def _dynamo(site: Site, paced: bool) -> Launch:
 
 _LAUNCHES: Mapping[str, Callable[[Site, bool], Launch]] = {
     OURS: _ours,
+    PAIR: _pair,
     VLLM_ROUTER: _vllm_router,
     DYNAMO: _dynamo,
 }

@@ -25,6 +25,8 @@ from tests.live.vocabulary import answer
 from tests.live.worker import LiveWorker
 
 TOKENS = 16
+LONG_TOKENS = 400
+"""More than a worker writes in the time until it is killed."""
 DELAY_MS = 50
 SLOW = answer(words(70, seed=6), "Done.")
 CLEAR_SECONDS = 15.0
@@ -65,6 +67,8 @@ class Story(msgspec.Struct):
     cut: list[list[str]] = []
     """The data of the frames of the streams that the decode worker was writing when it died."""
     without_decode: list[Ended] = []
+    continued: Ended = msgspec.field(default_factory=Ended)
+    """A greedy stream over the pair that the aggregated worker went on with when decode died."""
     mixed_without_decode: Ended = msgspec.field(default_factory=Ended)
     after_decode: list[Compared] = []
     cut_seconds: float = 0.0
@@ -74,7 +78,7 @@ def prompt(number: int) -> str:
     return words(90, seed=6000 + number)
 
 
-def asked(pair: Pair, front: Front, number: int, streamed: bool = False) -> Ended:
+def asked(pair: Pair, front: Front, number: int, streamed: bool = False, tokens: int = TOKENS) -> Ended:
     """A greedy request, whichever way it ends."""
     got = Answer()
     ended = Ended()
@@ -82,19 +86,19 @@ def asked(pair: Pair, front: Front, number: int, streamed: bool = False) -> Ende
     try:
         messages = [user(prompt(number))]
         if streamed:
-            joined(front.stream(messages, thinking=False, max_tokens=TOKENS), into=got)
+            joined(front.stream(messages, thinking=False, max_tokens=tokens), into=got)
         else:
-            got = front.ask(messages, streamed=False, thinking=False, max_tokens=TOKENS)
+            got = front.ask(messages, streamed=False, thinking=False, max_tokens=tokens)
     except openai.APIError as error:
         ended.error = error
     ended.seconds = time.monotonic() - began
     ended.text, ended.finish = got.content, got.finish
-    ended.right = right(pair, number)
+    ended.right = right(pair, number, tokens)
     return ended
 
 
-def right(pair: Pair, number: int) -> str:
-    ids = pair.aggregated_ids(pair.vocabulary.user_prompt(prompt(number)), TOKENS)
+def right(pair: Pair, number: int, tokens: int) -> str:
+    ids = pair.aggregated_ids(pair.vocabulary.user_prompt(prompt(number)), tokens)
     return pair.vocabulary.text(ids)
 
 
@@ -160,18 +164,20 @@ def frames(front: Front, text: str, into: list[str]) -> None:
 
 def kill_decode_in_midstream(pair: Pair, story: Story) -> None:
     story.cut = [[], []]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(3) as pool, busy_aggregated(pair):
+        long = pool.submit(asked, pair, pair.mixed, 60, streamed=True, tokens=LONG_TOKENS)
         futures = [
             pool.submit(frames, pair.pair, f"Tell me {number}.", into)
             for number, into in enumerate(story.cut)
         ]
-        wait_until("the streams run on decode", lambda: pair.decode.running == 2, 20.0)
+        wait_until("the streams run on decode", lambda: pair.decode.running == 3, 20.0)
         time.sleep(10 * DELAY_MS / 1000)
         pair.decode.kill()
         killed = time.monotonic()
         for future in futures:
             future.result(WAIT_SECONDS)
         story.cut_seconds = time.monotonic() - killed
+        story.continued = long.result(WAIT_SECONDS)
     story.without_decode = [asked(pair, pair.pair, 20 + number) for number in range(2)]
     story.mixed_without_decode = asked(pair, pair.mixed, 22)
 
@@ -258,6 +264,13 @@ def test_streams_of_a_decode_worker_that_dies_end_in_an_error_frame(pair: Pair, 
         reasoning = "".join(choice["delta"].get("reasoning_content") or "" for choice in choices)
         assert reasoning
         assert SLOW.startswith(reasoning)
+
+
+def test_an_aggregated_worker_goes_on_with_a_stream_of_a_dead_decode_worker(story: Story) -> None:
+    """Greedy, so that what it goes on with is what would have come; the state of the text is carried over."""
+    ended = story.continued
+    assert ended.error is None
+    assert (ended.text, ended.finish) == (ended.right, "length")
 
 
 def test_without_a_decode_worker_requests_get_a_clear_error(story: Story) -> None:

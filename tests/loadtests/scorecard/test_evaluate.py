@@ -28,20 +28,20 @@ def outcome(*figures: float) -> Outcome:
 class TestEachEntry:
     def test_holds_up_to_its_target(self, entry: Entry) -> None:
         at_target = outcome(PEER_FIGURE * entry.target)
-        measurement = evaluate(entry, {OURS: at_target, entry.peer: outcome(PEER_FIGURE)})
+        measurement = evaluate(entry, {entry.server: at_target, entry.peer: outcome(PEER_FIGURE)})
         assert measurement.holds is True
         assert measurement.value == pytest.approx(entry.target)
 
     def test_turns_false_when_ours_costs_more(self, entry: Entry) -> None:
         worse = outcome(PEER_FIGURE * entry.target * 1.01)
-        measurement = evaluate(entry, {OURS: worse, entry.peer: outcome(PEER_FIGURE)})
+        measurement = evaluate(entry, {entry.server: worse, entry.peer: outcome(PEER_FIGURE)})
         assert measurement.holds is False
         assert measurement.value is not None
         assert measurement.value > entry.target
 
     def test_an_absent_peer_gives_null_and_says_why(self, entry: Entry) -> None:
         gone = Outcome(absent="not installed")
-        measurement = evaluate(entry, {OURS: outcome(1.0), entry.peer: gone})
+        measurement = evaluate(entry, {entry.server: outcome(1.0), entry.peer: gone})
         assert (measurement.value, measurement.holds) == (None, None)
         assert measurement.how == f"{entry.peer}: not installed"
 
@@ -51,7 +51,7 @@ class TestEachEntry:
         assert OURS in measurement.how
 
     def test_a_peer_that_measures_as_nothing_gives_null(self, entry: Entry) -> None:
-        measurement = evaluate(entry, {OURS: outcome(1.0), entry.peer: outcome(0.0)})
+        measurement = evaluate(entry, {entry.server: outcome(1.0), entry.peer: outcome(0.0)})
         assert (measurement.value, measurement.holds) == (None, None)
 
 
@@ -68,7 +68,7 @@ def test_each_entry_reads_the_quantity_it_names() -> None:
     for entry in ENTRIES:
         ours = Outcome([Sample(**{name: 30.0 if name == entry.quantity else 1.0 for name in names})])
         theirs = Outcome([Sample(**{name: 60.0 if name == entry.quantity else 1.0 for name in names})])
-        assert evaluate(entry, {OURS: ours, entry.peer: theirs}).value == pytest.approx(0.5)
+        assert evaluate(entry, {entry.server: ours, entry.peer: theirs}).value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
