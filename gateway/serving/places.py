@@ -49,7 +49,15 @@ class Places:
         if pair and job.one_worker and not isinstance(failure, FullError):
             name = "n" if job.choices > 1 else "logprobs"
             raise bad_request(f"This `{name}` needs a worker that prefills and decodes.", name) from None
-        raise failure
+        raise self._explained(failure)
+
+    def _explained(self, failure: NoWorkerError) -> NoWorkerError:
+        """With the pairs that could not be made: the router knows only that their workers were left out."""
+        obstacles = self._fabric.obstacles.items()
+        if not obstacles or isinstance(failure, FullError):
+            return failure
+        reasons = "; ".join(f"{prefill} and {decode}: {reason}" for (prefill, decode), reason in obstacles)
+        return NoWorkerError(f"{failure}; never a pair: {reasons}")
 
     def _one(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         return self._attempt(self._route(job, "aggregated", trail), None, started)

@@ -56,7 +56,7 @@ async def test_a_decode_worker_without_a_partner_is_never_asked() -> None:
 async def test_without_a_possible_pair_nothing_is_served_and_nothing_reserved() -> None:
     async with running() as p, running() as d:
         bench = FabricBench([p], [d], ["1", "2"], [{}, {}])
-        with pytest.raises(NoWorkerError):
+        with pytest.raises(NoWorkerError, match="never a pair: w0 and w1: version"):
             await bench.run()
         assert bench.reservations == 0
 

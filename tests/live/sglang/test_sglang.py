@@ -24,6 +24,8 @@ TOKENS = 16
 FEWEST_COMPARED = 6
 FIRST_CONTROL = min(CONTROL.values()) - 2
 SETTLE_SECONDS = 10.0
+DEATH_SECONDS = 40.0
+"""In which a worker gives up a request whose other half is gone."""
 LONG = 1500
 """Tokens of an answer that is left long before its end."""
 
@@ -148,6 +150,24 @@ def test_a_pair_of_legs_leaves_nothing_behind(rig: SglangRig) -> None:
     wait_until("the workers run nothing", lambda: settled(rig), SETTLE_SECONDS)
     assert rig.pair.gateway.metric("kvgateway_router_reservations") == 0
     assert rig.pair.gateway.metric("kvgateway_router_worker_sequences") == 0
+
+
+def test_a_prefill_worker_that_dies_leaves_nothing_behind_and_serves_again_after_a_restart(
+    rig: SglangRig, expected: dict[str, list[int]]
+) -> None:
+    before = rig.pair.described()["prefill"]["profile"]["life"]
+    rig.prefill.kill()
+    with pytest.raises(openai.InternalServerError):
+        rig.pair.ask([user("Are you there?")], streamed=False, thinking=False, max_tokens=4)
+    wait_until("decode waits for nobody", lambda: rig.decode.busy == 0, DEATH_SECONDS)
+    assert rig.pair.gateway.metric("kvgateway_router_reservations") == 0
+    rig.prefill.start()
+    rig.prefill.wait_ready()
+    rig.pair.wait_connected()
+    assert rig.pair.described()["prefill"]["profile"]["life"] != before
+    text, ids = next((text, ids) for text, ids in expected.items() if max(ids) < FIRST_CONTROL)
+    answer = rig.pair.ask([user(text)], streamed=True, thinking=False, max_tokens=TOKENS)
+    assert answer.content == rig.vocabulary.text(ids)
 
 
 def test_the_doctor_finds_nothing_wrong(rig: SglangRig) -> None:
