@@ -265,5 +265,6 @@ class LoadBook:
 
     def _report(self, reservation: Reservation, cached_tokens: int | None) -> None:
         if cached_tokens is not None and reservation.cached_tokens is None:
-            reservation.cached_tokens = cached_tokens
-            self.overlap.add(reservation.overlap_tokens, cached_tokens)
+            cached = min(max(cached_tokens, 0), reservation.prompt_tokens)  # a worker may say anything
+            reservation.cached_tokens = cached
+            self.overlap.add(reservation.overlap_tokens, cached)

@@ -44,10 +44,15 @@ class Window:
         return float("inf")
 
     def correct(self, use: Use, amount: int) -> None:
-        """It was less, or more, than had been taken."""
-        if self._clock() - use.at < SECONDS:
+        """It was less, or more, than had been taken. What comes to light after the minute counts from now."""
+        now = self._clock()
+        self._expire(now)
+        if now - use.at < SECONDS:
             self._total += amount - use.amount
-            use.amount = amount
+        elif amount > use.amount:
+            self._uses.append(Use(now, amount - use.amount))
+            self._total += amount - use.amount
+        use.amount = amount
 
     def _expire(self, now: float) -> None:
         uses = self._uses

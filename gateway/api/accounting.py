@@ -14,6 +14,13 @@ from gateway.serving.tool_checks import check_tool_calls
 logger = logging.getLogger(__name__)
 
 
+def settle(prepared: Prepared, flight: Flight) -> None:
+    """The key pays for what was said, also when the client left before the end."""
+    if prepared.charge is not None:
+        counted = prepared.reading(flight.pool).counted_prompt_tokens
+        prepared.charge.settle(counted + flight.generation.completion_tokens)
+
+
 def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
     """Usage of a complete answer."""
     reading = prepared.reading(flight.pool)
@@ -21,8 +28,7 @@ def account(services: Services, prepared: Prepared, flight: Flight) -> Usage:
     check_tool_calls(prepared.job.request_id, reading.options, flight.generation, services.metrics)
     services.metrics.prompt_tokens += usage.prompt_tokens
     services.metrics.cached_tokens += usage.prompt_tokens_details.cached_tokens
-    if prepared.charge is not None:
-        prepared.charge.settle(usage.total_tokens)
+    settle(prepared, flight)
     if logger.isEnabledFor(logging.INFO):
         started = prepared.job.started
         logger.info(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from gateway.api.accounting import account
+from gateway.api.accounting import account, settle
 from gateway.api.completion_render import CompletionStream, CompletionWhole, completion_body
 from gateway.api.errors import as_request_error, in_stream
 from gateway.api.head import Head
@@ -140,6 +140,7 @@ async def _stream(
         finally:
             flights.discard(flight)
             flight.close()
+            settle(prepared, flight)
 
     response = EventStreamResponse(request, headers_of(request))
     keep_alive = KeepAlive(response, services.settings.sse_keep_alive_seconds)

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.access.access import Grant
-from gateway.api.accounting import account
+from gateway.api.accounting import account, settle
 from gateway.api.batch import answer_batch
 from gateway.api.body import Hold, patience_of, read_body
 from gateway.api.dialects import OPENAI, Dialect
@@ -176,6 +176,7 @@ async def _stream(
             return await stream_answer(response, answer[0], flight, tail, keep_alive)
         finally:
             flight.close()
+            settle(prepared, flight)
     except Exception as error:
         if not await keep_alive.committed():
             response.withdraw()

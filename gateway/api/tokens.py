@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
 from gateway.api.anthropic.request import read_count
-from gateway.api.body import read_body
+from gateway.api.body import Hold, read_body
 from gateway.api.dialects import ANTHROPIC, OPENAI, Dialect
 from gateway.api.fields import CHAT_FIELDS, read_fields
 from gateway.api.generate import check_target
@@ -23,6 +25,22 @@ from gateway.serving.errors import bad_request
 from gateway.serving.request import Fields
 
 Json = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_HOLD = web.RequestKey("hold", Hold)
+
+
+def _holding(handler: Handler) -> Handler:
+    """Its body counts among those of all requests under way."""
+
+    @wraps(handler)
+    async def handle(request: web.Request) -> web.StreamResponse:
+        hold = request[_HOLD] = Hold(request.app[SERVICES].bodies)
+        try:
+            return await handler(request)
+        finally:
+            hold.release()
+
+    return handle
 
 
 class TokenizeBody(msgspec.Struct):
@@ -39,6 +57,7 @@ class DetokenizeBody(msgspec.Struct):
     tokens: list[int] | None = None
 
 
+@_holding
 async def tokenize(request: web.Request) -> web.StreamResponse:
     """POST /tokenize."""
     services, body = request.app[SERVICES], await _read(request)
@@ -69,6 +88,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     )
 
 
+@_holding
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """POST /detokenize."""
     services, body = request.app[SERVICES], await _read(request)
@@ -87,6 +107,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     return _json({"prompt": tokenizer.decode(asked.tokens)})
 
 
+@_holding
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages/count_tokens."""
     services, body = request.app[SERVICES], await _read(request)
@@ -100,6 +121,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     return _json({"input_tokens": reading.counted_prompt_tokens})
 
 
+@_holding
 async def render(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions/render: the chat as a worker's generate endpoint would be given it."""
     services, body = request.app[SERVICES], await _read(request)
@@ -137,7 +159,7 @@ async def render(request: web.Request) -> web.StreamResponse:
 
 
 async def _read(request: web.Request) -> bytes:
-    return await read_body(request, request.app[SERVICES].settings.body_seconds)
+    return await read_body(request, request.app[SERVICES].settings.body_seconds, request[_HOLD])
 
 
 def _target(

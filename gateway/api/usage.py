@@ -33,7 +33,7 @@ def usage_of(flight: Flight, prompt_tokens: int) -> Usage:
         prompt_tokens=prompt_tokens,
         completion_tokens=completion,
         total_tokens=prompt_tokens + completion,
-        prompt_tokens_details=PromptTokensDetails(min(flight.cached_tokens or 0, prompt_tokens)),
+        prompt_tokens_details=PromptTokensDetails(_within(flight.cached_tokens or 0, prompt_tokens)),
         completion_tokens_details=CompletionTokensDetails(generation.reasoning_tokens),
     )
 
@@ -59,8 +59,13 @@ def usage_headers(prompt_tokens: int, cached_tokens: int | None) -> dict[str, st
     """What the vendor's answers tell in their head, as far as it is known."""
     headers = {"X-Msh-Usage-Prompt-Tokens": str(prompt_tokens)}
     if cached_tokens is not None:
-        headers["X-Msh-Usage-Cached-Tokens"] = str(min(cached_tokens, prompt_tokens))
+        headers["X-Msh-Usage-Cached-Tokens"] = str(_within(cached_tokens, prompt_tokens))
     return headers
+
+
+def _within(cached_tokens: int, prompt_tokens: int) -> int:
+    """What a worker said, as far as it can be."""
+    return min(max(cached_tokens, 0), prompt_tokens)
 
 
 def sum_of(usages: Sequence[Usage]) -> Usage:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from parsers.base import Constraint
 
@@ -54,6 +55,11 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """What the worker must keep the generated tokens to, from the first one on."""
     once: bool = False
     """It must not reach a worker twice, not even after a connection that was lost before any answer."""
+
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+"""As far as it can be handled at all; whether the vocabulary has it is not known here."""
+ChoiceIndex = Annotated[int, Meta(ge=0)]
 
 
 class EngineUsage(msgspec.Struct, gc=False):

@@ -155,7 +155,8 @@ class Exchange:
         except Exception as error:
             # Escaping into the connection would look like a worker that does not speak HTTP.
             logger.exception("a stream failed inside the gateway")
-            self._fail(EngineError(f"internal error: {type(error).__name__}"))
+            # Most likely nonsense from this worker, such as a choice that was not asked for.
+            self._fail(EngineError(f"internal error: {type(error).__name__}", retryable=True))
 
     def on_read_end(self) -> None:
         """A read's events have all been handled."""

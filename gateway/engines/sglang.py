@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 
 from gateway.engines.base import (
+    ChoiceIndex,
     EngineError,
     EngineRequest,
     EngineUsage,
     HandoffKind,
     PrefillAnswer,
     PromptLogprob,
+    TokenId,
     TokenLogprob,
     TokenSink,
 )
@@ -80,9 +82,9 @@ class _Error(msgspec.Struct):
 
 
 class _Event(msgspec.Struct, gc=False):
-    output_ids: list[int] = []
+    output_ids: list[TokenId] = []
     meta_info: _Meta | None = None
-    index: int = 0
+    index: ChoiceIndex = 0
     error: _Error | str | None = None
 
 

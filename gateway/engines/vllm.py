@@ -12,11 +12,13 @@ from typing import Literal
 import msgspec
 
 from gateway.engines.base import (
+    ChoiceIndex,
     EngineError,
     EngineRequest,
     EngineUsage,
     HandoffKind,
     PrefillAnswer,
+    TokenId,
     TokenSink,
 )
 from gateway.engines.connection import ConnectionPool
@@ -40,8 +42,8 @@ PARAMETERS = "kv_transfer_params"
 
 
 class _Choice(msgspec.Struct, gc=False):
-    index: int = 0
-    token_ids: list[int] | None = None
+    index: ChoiceIndex = 0
+    token_ids: list[TokenId] | None = None
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None

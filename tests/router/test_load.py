@@ -172,3 +172,12 @@ def test_paces_are_apart_by_pool_and_role() -> None:
     assert slow.pace.factor > 1.9
     assert book.load_of(WorkerKey("d"), "pool", "decode").pace.factor == 1.0
     assert book.load_of(WorkerKey("e"), "other", "prefill").pace.factor == 1.0
+
+
+def test_a_report_that_cannot_be_counts_as_the_nearest_that_can() -> None:
+    book = LoadBook()
+    load = book.load_of(KEY)
+    for told, counted in ((-5, 0), (10**15, 100)):
+        number = book.reserve(load, 100, 0)
+        assert book.release(number, told) == counted
+    assert book.overlap.reported_tokens == 100

@@ -212,6 +212,17 @@ async def test_tokens_of_a_minute_are_taken_beforehand_and_settled_at_the_end(ke
         assert (too_large.status, too_large.headers["x-should-retry"]) == (429, "false")
 
 
+async def test_what_was_said_counts_though_the_client_left_before_the_end(keys: KeyFile) -> None:
+    keys.write(a="tokens_per_minute = 10")
+    async with guarded(keys, endless_stream(tokens(5, 6, 7, 8))) as gw:
+        answer = await ask(gw, stream=True)
+        await answer.content.readany()
+        answer.close()
+        await asyncio.wait_for(gw.workers[0].left.wait(), 5)
+        # 3 of the prompt and 4 that were said.
+        assert await code_of(await ask(gw, max_tokens=1)) == (429, "rate_limit_exceeded")
+
+
 async def test_a_changed_file_counts_at_once_and_a_broken_one_not_at_all(
     keys: KeyFile, caplog: pytest.LogCaptureFixture
 ) -> None:

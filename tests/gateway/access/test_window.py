@@ -47,3 +47,17 @@ def test_the_wait_is_until_so_much_has_left_the_minute() -> None:
     assert window.take(4) == float("inf")
     clock.now = 60.0
     assert isinstance(window.take(1), Use)
+
+
+def test_what_comes_to_light_after_the_minute_counts_from_now() -> None:
+    clock = Clock()
+    window = Window(10, clock)
+    use = window.take(2)
+    assert isinstance(use, Use)
+    clock.now = 90.0
+    window.correct(use, 9)
+    window.correct(use, 9)
+    assert window.take(4) == 60.0
+    assert isinstance(window.take(3), Use)
+    clock.now = 150.0
+    assert isinstance(window.take(7), Use)

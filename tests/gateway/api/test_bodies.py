@@ -67,6 +67,22 @@ async def test_bodies_that_are_too_large_together_are_refused_with_retry_after(w
         assert held(gw) == 0
 
 
+@pytest.mark.parametrize(
+    "path", ["/tokenize", "/detokenize", "/v1/messages/count_tokens", "/v1/chat/completions/render"]
+)
+async def test_bodies_that_nothing_is_generated_for_count_as_well(path: str) -> None:
+    async with gateway([endless_stream(tokens(5))], inflight_body_bytes=len(BODY) + 5) as gw:
+        first = asyncio.create_task(post(gw, BODY))
+        await gw.workers[0].asked.wait()
+        assert (await gw.post(path, {"model": MODEL})).status == 429
+        first.cancel()
+        async with asyncio.timeout(5):
+            while held(gw):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+        assert (await gw.post(path, {"model": MODEL})).status == 400
+        assert held(gw) == 0
+
+
 @pytest.mark.parametrize("way", ["announced", "chunked"])
 async def test_one_body_over_its_limit_is_a_413(way: str) -> None:
     async with gateway([], max_body_bytes=20) as gw:

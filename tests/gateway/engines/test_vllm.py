@@ -187,7 +187,17 @@ async def _ends_early(writer: asyncio.StreamWriter, body: bytes) -> None:
     await writer.drain()
 
 
-@pytest.mark.parametrize("payload", [b"{", b'{"choices":[{"token_ids":"x"}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"{",
+        b'{"choices":[{"token_ids":"x"}]}',
+        b"\xff",
+        b'{"choices":[{"index":-1,"token_ids":[1]}]}',
+        b'{"choices":[{"token_ids":[1,-1]}]}',
+        b'{"choices":[{"token_ids":[1,4294967296]}]}',
+    ],
+)
 async def test_an_unreadable_event_fails_the_request_and_nothing_else(payload: bytes) -> None:
     async with running(stream(payload), stream(tokens(4, finish="stop"))) as worker:
         engine, sink = VllmEngine(worker.url, "generate"), Sink()

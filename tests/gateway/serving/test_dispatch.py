@@ -206,6 +206,12 @@ async def test_the_router_learns_which_worker_fails_at_once(answer: Answer, blam
         assert target.failures in (0, 1, 3)
 
 
+async def test_a_choice_that_nobody_asked_for_is_another_workers_to_answer() -> None:
+    bench = await bench_run([stream(tokens(1, index=1))], [stream(tokens(7, finish="stop"))])
+    assert bench.texts[-1].text == "7 "
+    assert bench.failures == ["w0"]
+
+
 async def test_a_refusal_of_the_request_is_not_tried_elsewhere() -> None:
     with pytest.raises(EngineError) as caught:
         await bench_run([status(400, b'{"error":{"message":"bad"}}')], [OK])
