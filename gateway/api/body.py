@@ -41,11 +41,15 @@ class Hold:
 
     def add(self, size: int) -> None:
         """Raises RequestError: this body, or all together, are too large."""
-        if self.size + size > self.bodies.largest:
-            message = f"The request body is larger than {self.bodies.largest} bytes."
-            raise RequestError(413, message, code="request_too_large")
+        self.check(self.size + size)
         self.bodies.take(size)
         self.size += size
+
+    def check(self, size: int) -> None:
+        """Raises RequestError: a body of that size is too large."""
+        if size > self.bodies.largest:
+            message = f"The request body is larger than {self.bodies.largest} bytes."
+            raise RequestError(413, message, code="request_too_large")
 
     def release(self) -> None:
         self.bodies.held -= self.size
@@ -55,7 +59,7 @@ class Hold:
 async def read_body(request: web.Request, seconds: float, hold: Hold | None = None) -> bytes:
     """Raises RequestError for a body that is not called JSON, takes too long to come, or is too large.
 
-    `hold` answers for its bytes, as soon as they are announced or come.
+    `hold` answers for its bytes as they come: a client that announces many and sends none takes no room.
     """
     kind = request.headers.get(hdrs.CONTENT_TYPE, JSON)
     if kind != JSON and not _is_json(kind):
@@ -63,19 +67,21 @@ async def read_body(request: web.Request, seconds: float, hold: Hold | None = No
         raise RequestError(415, message, code="unsupported_media_type")
     length = request.content_length
     if hold is not None and length is not None and hdrs.CONTENT_ENCODING not in request.headers:
-        hold.add(length)
-        hold = None
+        hold.check(length)
+        if request.content.is_eof():
+            hold.add(length)
+            hold = None
     if request.content.is_eof() and hold is None:
         return request.content.read_nowait()
     try:
         async with asyncio.timeout(seconds):
-            return await (request.read() if hold is None else _read_unannounced(request, hold))
+            return await (request.read() if hold is None else _read_counted(request, hold))
     except TimeoutError:
         message = f"The request body did not come in {seconds:g} s."
         raise RequestError(408, message, code="request_timeout", headers={"Connection": "close"}) from None
 
 
-async def _read_unannounced(request: web.Request, hold: Hold) -> bytes:
+async def _read_counted(request: web.Request, hold: Hold) -> bytes:
     parts = []
     async for part in request.content.iter_any():
         hold.add(len(part))

@@ -91,6 +91,19 @@ async def test_one_body_over_its_limit_is_a_413(way: str) -> None:
         assert held(gw) == 0
 
 
+async def test_a_body_that_is_announced_and_does_not_come_takes_no_room() -> None:
+    async with gateway([OK], inflight_body_bytes=200, max_body_bytes=200) as gw:
+        host, _, port = gw.url.removeprefix("http://").partition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 200\r\n\r\n{")
+        async with asyncio.timeout(5):
+            while not held(gw):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.01)
+        assert held(gw) == 1
+        assert (await post(gw, BODY))[0] == 200
+        writer.close()
+
+
 def test_one_body_alone_is_never_too_many() -> None:
     bodies = Bodies(10, 100)
     first, second = Hold(bodies), Hold(bodies)
