@@ -52,3 +52,9 @@ def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         decoder.feed(b"data: xxxxxxxx")
     with pytest.raises(EventTooLargeError, match="100 bytes"):
         decoder.feed(b"data: xxxxxxxx")
+
+
+def test_a_long_event_in_small_reads_is_joined_once() -> None:
+    decoder = SseDecoder()
+    reads = [b"data: ", *[b"x" * 1024] * 16_384, b"\n", b"\n"]
+    assert [payload for read in reads for payload in decoder.feed(read)] == [b"x" * 1024 * 16_384]
