@@ -21,6 +21,7 @@ EngineHash = int | bytes
 """A block's hash as the engine publishes it: unsigned or signed 64 bits, or the whole digest."""
 
 _NO_TOKENS = msgspec.Raw(b"\x90")
+_ONE_EVENT = b"\x91"
 
 
 class MalformedEventError(ValueError):
@@ -67,6 +68,8 @@ class BlockStored(msgspec.Struct, kw_only=True):
     """Tokens of a sliding window; 0 for a state that only counts at its own position."""
     tier: Tier | None = Tier.DEVICE
     """None for what belongs to no worker."""
+    more: bool = False
+    """Whether this is a part of a store of which more follows."""
     cache_salt: str | None = None
     lora: str | None = None
     extras: dict[int, bytes] | None = None
@@ -105,13 +108,21 @@ class KvBatch(msgspec.Struct):
 
 def decode_batch(payload: bytes) -> KvBatch:
     """Decode one payload; raises MalformedEventError."""
-    # The tokens of state groups are not looked at: then it is faster to skip them than to read them at once.
-    decoder = _MAPS if b"mamba" in payload or b"sliding_window" in payload else _MAPS_AT_ONCE
     try:
-        batch = decoder.decode(payload)
+        batch = (_MAPS if _has_states(payload) else _MAPS_AT_ONCE).decode(payload)
         return KvBatch(batch.ts, [_typed(event) for event in batch.events], batch.data_parallel_rank)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _decode_mixed(payload)
+
+
+def _has_states(payload: bytes) -> bool:
+    """A guess: tokens of state groups are not looked at, and to skip them is faster than to read them.
+
+    A hybrid engine publishes several groups' events together, after the array's head and a double.
+    """
+    if payload[10:11] == _ONE_EVENT:
+        return False
+    return b"mamba" in payload or b"sliding_window" in payload
 
 
 class _Known(msgspec.Struct):

@@ -25,7 +25,7 @@ class HitRule(StrEnum):
     ATTENTION = "attention-only"
     """Attention, whatever states were announced."""
     FINISHED = "finished-request-end"
-    """The deepest end of a finished request that is a prefix: where SGLang keeps the state of a hybrid."""
+    """The deepest end of a prompt or a finished request that is a prefix: SGLang keeps states there."""
     DISCOUNT = "discount"
     """A learned share of the attention."""
 

@@ -11,7 +11,8 @@ from typing import Protocol
 Depth = tuple[int, int]
 
 _READ_SINGLY = 64
-"""Blocks at a prompt's start in which stops are looked for one by one: bisecting so few costs more."""
+"""Blocks at a prompt's start in which stops are looked for one by one: bisecting so few costs more.
+So it does where there may be a stop in every few blocks."""
 
 
 class Marks(Protocol):
@@ -50,8 +51,9 @@ def contiguous(chain: Chain, table: Marks, mask: int) -> list[Depth]:
         still = mask & holders(hashes[-1], 0)
         if still != mask:
             within = (depth, len(hashes))
-            stops = _read if len(hashes) <= _READ_SINGLY else _bisect
-            stops(hashes, table, within, mask ^ still, found)
+            stopping = mask ^ still
+            few = len(hashes) <= _READ_SINGLY or len(hashes) - depth < 8 * stopping.bit_count()
+            (_read if few else _bisect)(hashes, table, within, stopping, found)
             mask = still
         depth = len(hashes)
     if mask:

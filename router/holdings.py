@@ -237,25 +237,26 @@ class Source:
         elif len(group_class.groups) == 1 or group_class.complete(block):
             group_class.mark(prefix, self.bit)
 
-    def hold_new(self, group: Group, blocks: Sequence[EngineHash], prefixes: Sequence[int]) -> bool:
-        """`hold` for all blocks of a chain; False, with nothing done, where some are held or come twice."""
-        held, group_class = group.held, group.group_class
-        several = len(group_class.groups) > 1
-        if several or not held.keys().isdisjoint(blocks) or len(set(blocks)) < len(blocks):
-            return False
-        table, bit = group_class.table, self.bit
+    def hold_chain(self, group: Group, blocks: Sequence[EngineHash], prefixes: Sequence[int]) -> int:
+        """`hold` for many blocks of a class's only group; answers how many were held already."""
+        held, table, bit = group.held, group.group_class.table, self.bit
         holders = table.get
+        repeats = 0
         for block, prefix in zip(blocks, prefixes, strict=True):
+            if block in held:
+                group.repeats[block] = group.repeats.get(block, 0) + 1
+                repeats += 1
+                continue
             held[block] = prefix
             mask = holders(prefix)
             if mask is None:
                 table[prefix] = bit  # the one object, however many blocks the source holds alone
             elif mask & bit:
-                group_class.mark(prefix, bit)
+                group.group_class.mark(prefix, bit)
             else:
                 table[prefix] = mask | bit
-        self.blocks += len(blocks)
-        return True
+        self.blocks += len(blocks) - repeats
+        return repeats
 
     def settle(self, block: EngineHash, prefix: int) -> None:
         """An attention event told which prefix a waiting state block names."""

@@ -218,13 +218,9 @@ class PrefixIndex:
             source.ends = RequestEnds(self._ends)
 
     def finish(self, source: Source, prefix: int) -> None:
-        """A request whose answer fills no block of its own is finished."""
-        if source.ends is None:
-            return
-        if self._attention.get(prefix, 0) & source.bit:
-            source.ends.finished(prefix, source.bit)
-        else:
-            source.ends.will_finish(prefix)
+        """A prompt with these blocks has been computed."""
+        if source.ends is not None and self._attention.get(prefix, 0) & source.bit:
+            source.ends.mark(prefix, source.bit)
 
     def sweep(self, budget: int) -> None:
         """Clear up to `budget` marks of lost lives."""
@@ -362,9 +358,8 @@ class PrefixIndex:
             else:
                 source.hold(group, block, key_of(block, published))
         self._count_stored(source.blocks - before)
-        if source.ends is not None and event.block_hashes and not event.tier:
-            parent = None if event.parent is None else key_of(event.parent, published)
-            source.ends.stored(parent, key_of(event.block_hashes[-1], published), source.bit)
+        if source.ends is not None and event.block_hashes and not event.tier and not event.more:
+            source.ends.mark(key_of(event.block_hashes[-1], published), source.bit)
 
     def _store_by_value(self, source: Source, group: Group, blocks: Sequence[EngineHash]) -> None:
         """Blocks whose place in the prompt only another group's event can tell."""
@@ -388,13 +383,15 @@ class PrefixIndex:
             return
         prefixes = _prefixes(root, event)
         before = source.blocks
-        if source.waiting or not source.hold_new(group, blocks, prefixes):
+        if source.waiting or len(group.group_class.groups) > 1:
             self._hold_each(source, group, blocks, prefixes)
+        else:
+            self._counts.repeats += source.hold_chain(group, blocks, prefixes)
         self._count_stored(source.blocks - before)
         if source.pending:
             self._settle_pending(source, blocks)
-        if prefixes and not event.tier:
-            self._note_end(source, event, None if event.parent is None else root, prefixes[-1])
+        if prefixes and not event.tier and not event.more:
+            self._note_end(source, event, prefixes[-1])
 
     def _hold_each(
         self, source: Source, group: Group, blocks: Sequence[EngineHash], prefixes: Sequence[int]
@@ -423,8 +420,8 @@ class PrefixIndex:
                         source.settle(block, prefix)
                         parents.append(block)
 
-    def _note_end(self, source: Source, event: BlockStored, parent: int | None, last: int) -> None:
-        """Only SGLang's hashes are signed, and only SGLang's stores tell the ends of requests apart."""
+    def _note_end(self, source: Source, event: BlockStored, last: int) -> None:
+        """Only SGLang's hashes are signed, and only its states lie where stores end."""
         if source.ends is None:
             seen_before = source.blocks - len(event.block_hashes)
             if seen_before > _UNSIGNED or not _some_negative(event.block_hashes):
@@ -432,7 +429,7 @@ class PrefixIndex:
             if source.rule:
                 return
             source.ends = RequestEnds(self._ends)
-        source.ends.stored(parent, last, source.bit)
+        source.ends.mark(last, source.bit)
 
     def _repeat(self, group: Group, block: EngineHash) -> None:
         group.repeats[block] = group.repeats.get(block, 0) + 1

@@ -49,9 +49,9 @@ class Match:
         """The prompt's chains at the source's block sizes."""
         return (walk for walk in self.walks if walk.mask & source.bit)
 
-    def prompt_ends(self, source: Source) -> list[tuple[int, int]]:
-        """(block size, prefix that names all whole blocks of the prompt), for each of the source's sizes."""
-        return [(walk.block_size, walk.chain.end()) for walk in self.walks_of(source)]
+    def prompt_ends(self, source: Source) -> list[int]:
+        """The prefix that names all whole blocks of the prompt, for each of the source's sizes."""
+        return [walk.chain.end() for walk in self.walks_of(source)]
 
 
 class Below(NamedTuple):
@@ -216,6 +216,9 @@ class Lookup:
     def _usable_by_source(self, walk: Walk) -> dict[Source, int]:
         found: dict[Source, int] = {}
         for usable, mask in self._usable(walk):
+            if not mask & (mask - 1):
+                found[self.owners[mask]] = usable
+                continue
             members = dict.fromkeys(self._members(mask), usable)
             # A walk names each source once: the few go to the many, whichever came first.
             if len(found) > len(members):

@@ -27,8 +27,8 @@ class _Placed(NamedTuple):
     evidence: Evidence
     prompt: Prompt
     predictions: Predictions
-    ends: list[tuple[int, int]]
-    """(block size, prefix) that names the whole prompt; empty where the ends of requests do not matter."""
+    ends: list[int]
+    """Prefixes that name the whole prompt; empty where the ends of requests do not matter."""
     life: int
 
 
@@ -78,11 +78,7 @@ class RuleKeeper:
         evidence = self._evidence.get(source.key)
         if evidence is None:
             return
-        ends: list[tuple[int, int]] = []
-        if source.ends is not None and evidence.doubted:
-            ends = match.prompt_ends(source)
-            for _, end in ends:
-                source.ends.prompt(end)
+        ends = match.prompt_ends(source) if source.ends is not None and evidence.doubted else []
         predictions = match.predictions(source)
         self._placed[reservation] = _Placed(source, evidence, prompt, predictions, ends, source.life)
 
@@ -92,16 +88,10 @@ class RuleKeeper:
         if placed is None or placed.life != placed.source.life:
             return  # What was predicted is lost: the worker has begun anew.
         if output_tokens > 0:
-            self._finish(placed, output_tokens)
+            for end in placed.ends:
+                self._index.finish(placed.source, end)
         if cached_tokens is not None:
             self._judge(placed, cached_tokens)
-
-    def _finish(self, placed: _Placed, output_tokens: int) -> None:
-        """Where the answer fills no block, no event tells that the request ended at the prompt's end."""
-        length = len(placed.prompt.token_ids)
-        for size, end in placed.ends:
-            if (length + output_tokens - 1) // size == length // size:
-                self._index.finish(placed.source, end)
 
     def _judge(self, placed: _Placed, reported: int) -> None:
         source, evidence, predictions = placed.source, placed.evidence, placed.predictions

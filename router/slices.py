@@ -50,6 +50,7 @@ def _stored(event: BlockStored, blocks: Sequence[int | bytes], start: int) -> Bl
         block_hashes=blocks,
         parent=event.block_hashes[start - 1] if start else event.parent,
         token_ids=event.token_ids[width * start : width * (start + len(blocks))] if whole else b"",
+        more=event.more or start + len(blocks) < len(event.block_hashes),
         extras=_from(event.extras, start, len(blocks)),
         following=event.following[4 * event.lookahead * start : 4 * event.lookahead * (start + len(blocks))],
     )

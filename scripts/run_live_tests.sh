@@ -3,7 +3,7 @@
 #
 # usage: scripts/run_live_tests.sh [PYTEST OPTION...]
 # Runs one after the other, for each has the machine to itself: two aggregated workers, the pair, the worker that
-# has a tokenizer, and SGLang's workers.
+# has a tokenizer, SGLang's workers, and the pairs whose cached tokens are predicted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,8 +19,8 @@ if [[ -x scripts/live_setup.sh ]]; then
 fi
 
 result=100
-for run in "tests/live --ignore tests/live/pair --ignore tests/live/k3 --ignore tests/live/sglang" \
-    tests/live/pair tests/live/k3 tests/live/sglang; do
+apart=(tests/live/pair tests/live/k3 tests/live/sglang tests/live/routing)
+for run in "tests/live ${apart[*]/#/--ignore }" "${apart[@]}"; do
     # shellcheck disable=SC2086 # a path and an option
     uv run pytest $run -rs --durations=10 "$@"
     status=$?

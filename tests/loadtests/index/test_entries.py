@@ -15,7 +15,7 @@ from loadtests.peers import peers_dir
 from loadtests.scorecard.evaluate import Measurement
 
 HERE = Path(__file__).parent
-SLOWER = "15"
+SLOWER = "4"
 
 
 @pytest.fixture(scope="module")
