@@ -13,6 +13,8 @@ Check = Callable[[bytes], Any]
 INT64 = 2**63
 UNBOUNDED = 2**31
 MAX_SHOWN_CHARS = 40
+MAX_STRING_CHARS = 4096
+"""Of a stop string or a bad word: looking for one costs its length squared."""
 """Of a client's value in an error message."""
 
 
@@ -139,7 +141,7 @@ def one_of(*choices: str) -> Check:
 
 
 def stop_strings(raw: bytes) -> list[str]:
-    """OpenAI's `stop`: a string or up to four of them, none empty."""
+    """OpenAI's `stop`: a string or up to four of them, none empty or longer than MAX_STRING_CHARS."""
     value = _decode(msgspec.json.Decoder(str | list[str]).decode, raw, "a string or a list of strings")
     return _bounded([value] if isinstance(value, str) else list(value), 4)
 
@@ -149,6 +151,8 @@ def _bounded(strings: list[str], most: int) -> list[str]:
         raise ValueError(f"must have at most {most} entries, has {len(strings)}")
     if "" in strings:
         raise ValueError("must not contain an empty string")
+    if any(len(string) > MAX_STRING_CHARS for string in strings):
+        raise ValueError(f"must not contain a string of more than {MAX_STRING_CHARS} characters")
     return strings
 
 

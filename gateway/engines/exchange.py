@@ -16,6 +16,7 @@ from gateway.engines.worker_message import clean
 
 logger = logging.getLogger(__name__)
 
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
 MAX_ERROR_BODY_BYTES = 256 * 1024
 OF_THE_WORKER = (401, 403, 407, 408, 429)
 """4xx that speak of the worker and not of the request: another one may take it."""
@@ -204,9 +205,17 @@ class WholeExchange(Exchange):
     def __init__(self) -> None:
         super().__init__()
         self._parts: list[bytes] = []
+        self._size = 0
 
     def on_body(self, data: bytes) -> None:
+        if self._connection is None:
+            return
         if self._status == 200:
+            self._size += len(data)
+            if self._size > MAX_ANSWER_BYTES:
+                message = f"the worker's answer is larger than {MAX_ANSWER_BYTES} bytes"
+                self._fail(EngineError(message, retryable=True))
+                return
             self._parts.append(data)
         else:
             super().on_body(data)

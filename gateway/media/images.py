@@ -14,6 +14,8 @@ from gateway.engines.base import Image
 from gateway.media.fetch import Fetcher, FetchError
 from gateway.media.sizes import image_info
 
+MAX_PIXELS = 100_000_000
+"""A few bytes can unfold to this many times as much in the worker."""
 MAX_IMAGES = 64
 _AT_ONCE = 8
 _KINDS = ("image_url", "image", "input_image")
@@ -118,6 +120,8 @@ def _image(place: _Place, data: bytes) -> tuple[Image, list[int]]:
     info = image_info(data)
     if info is None:
         raise _refused(place, "it is no PNG, JPEG, GIF or WebP image")
+    if info.width * info.height > MAX_PIXELS:
+        raise _refused(place, f"it has more than {MAX_PIXELS} pixels")
     uri = f"data:{info.media_type};base64,{b64encode(data).decode()}"
     return Image(uri, hashlib.sha256(data).hexdigest()), [info.width, info.height]
 

@@ -22,6 +22,9 @@ def obstacle(job: Job, generation: Generation) -> str | None:
         return "it has more than one choice"
     if generation.said is None:
         return "the worker sends no token ids"
+    known = min(each.vocabulary for each in (job, *job.others))
+    if max(generation.said, default=0) >= known:
+        return "the worker sent a token id that does not exist"  # one in a prompt can end the next engine
     if job.constraint is not None:
         return "the state of its constraint cannot be carried over"
     for name, neutral in _NEUTRAL.items():

@@ -33,6 +33,8 @@ class Job(msgspec.Struct, kw_only=True):
     constraint: Constraint | None = None
     """What the worker must keep the answer to."""
     choices: int = 1
+    vocabulary: int = 2**32
+    """Token ids below this exist in its encoding."""
     logprobs: int | None = None
     """Log-probabilities wanted for each token: its own and those of this many alternatives."""
     prompt_logprobs: int | None = None

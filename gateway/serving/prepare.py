@@ -281,6 +281,7 @@ class Preparer:
             priority=values.get("priority", 0),
             constraint=draft.constraint,
             choices=values.get("n", 1),
+            vocabulary=draft.reading.encoding.tokenizer.vocabulary.size,
             logprobs=_logprobs(values),
             # What was cached is told in the head of a strict answer, before the end where usage comes.
             may_stop_early="stop" in values or (self._strict_vendor and values.get("stream", False)),

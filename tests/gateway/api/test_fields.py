@@ -95,6 +95,7 @@ def test_the_other_endpoints_input_goes_nowhere() -> None:
         ("n", 129),
         ("stop", ["a", "b", "c", "d", "e"]),
         ("stop", [""]),
+        ("stop", "a" * 4097),
         ("stop", ""),
         ("stop", 3),
         ("stop_token_ids", ["x"]),

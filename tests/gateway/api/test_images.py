@@ -49,6 +49,7 @@ async def test_the_type_that_is_forwarded_is_that_of_the_bytes() -> None:
         "data:image/png;base64,!!",
         "data:image/png;base64,AAAA",
         "data:",
+        f"data:image/gif;base64,{b64encode(gif(20_000, 20_000)).decode()}",
         "ftp://x/y",
         "",
         None,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gateway.engines import connection
+from gateway.engines import connection, exchange
 from gateway.engines.base import EngineError, EngineRequest, EngineUsage
 from gateway.engines.vllm import (
     STREAMED,
@@ -299,6 +299,13 @@ async def test_cancelling_the_start_closes_the_connection() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.wait_for(worker.left.wait(), 5)
+
+
+async def test_a_whole_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_ANSWER_BYTES", 1000)
+    async with running(stream(*[tokens(1)] * 100)) as worker:
+        with pytest.raises(EngineError, match="larger than 1000 bytes"):
+            await VllmEngine(worker.url, "generate").prefill(request())
 
 
 def test_the_generate_body_keeps_numbers_as_they_were_spelled() -> None:

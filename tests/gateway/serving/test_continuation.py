@@ -185,6 +185,14 @@ async def test_a_worker_that_sends_text_is_not_continued() -> None:
     assert "no token ids" in (obstacle(job(), spoken) or "")
 
 
+async def test_an_id_that_the_vocabulary_does_not_have_is_given_to_no_other_worker() -> None:
+    said = generation()
+    said.on_tokens(0, [9, 10])
+    assert obstacle(job(vocabulary=11), said) is None
+    assert "does not exist" in (obstacle(job(vocabulary=10), said) or "")
+    assert "does not exist" in (obstacle(job(vocabulary=11, others=[job(vocabulary=10)]), said) or "")
+
+
 async def test_several_choices_keep_no_ids() -> None:
     assert generation(2).said is None
 
