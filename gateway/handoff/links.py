@@ -94,13 +94,14 @@ class KvSize(msgspec.Struct, frozen=True):
 class Link:
     """The way between one prefill and one decode worker."""
 
-    __slots__ = ("cost", "factor", "kind", "measured", "rest", "seen")
+    __slots__ = ("cost", "factor", "kind", "measured", "reports", "rest", "seen")
 
     def __init__(self, kind: LinkClass, measured: LinkCost | None = None) -> None:
         """`measured` is a probe's, and is believed before the class's prior."""
         self.kind = kind
         self.measured = measured
         self.cost = measured or PRIORS[kind]
+        self.reports = 0
         self.factor = 1.0
         """Seconds that the decode worker reported for each predicted one."""
         self.rest = 0.0
@@ -115,7 +116,8 @@ class Link:
         """The decode worker's transfers: how many, what they moved in all, and how long they took."""
         expected = count * self.cost.t0 + self.cost.seconds(size.bytes, size.descriptors) - self.cost.t0
         ratio = min(max(seconds / expected, FASTER), SLOWER)
-        self.factor += WEIGHT * (ratio - self.factor)
+        self.factor += (ratio - self.factor) * (WEIGHT if self.reports else 1.0)
+        self.reports += 1
 
     def handed_over(self, size: KvSize, seconds: float) -> None:
         """One request: from prefill's answer to decode's first token."""

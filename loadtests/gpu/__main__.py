@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -12,16 +13,17 @@ from pathlib import Path
 
 from loadtests.gpu.answers import compare_answers
 from loadtests.gpu.crowd import crowd
-from loadtests.gpu.front import Member, gateway
+from loadtests.gpu.front import Front, Member, gateway
 from loadtests.gpu.handoff import measure_handoffs
 from loadtests.gpu.hybrid import hits
 from loadtests.gpu.record import Record
 from loadtests.gpu.shapes import write_model
-from loadtests.gpu.slow_path import LABELS, LEARNING_SECONDS, transfers, where_requests_go
+from loadtests.gpu.slow_path import LABELS, LEARNING_SECONDS, link_check, transfers, where_requests_go
 from loadtests.gpu.workers import ROOT, Seat, Site, running
 
 SIZES = (1_000, 8_000, 32_000, 60_000)
 HYBRID_SIZES = (3_000, 9_000, 20_000)
+ATTENTION_FLAGS = ("--block-size", "64")
 HYBRID_FLAGS = ("--gdn-prefill-backend", "triton")
 HYBRID_ENV = {"VLLM_SSM_CONV_STATE_LAYOUT": "DS"}
 SAME_IN_ANY_BATCH = {"VLLM_BATCH_INVARIANT": "1"}
@@ -36,7 +38,7 @@ Experiment = Callable[[argparse.Namespace, Record], None]
 
 def pair(options: argparse.Namespace, record: Record) -> None:
     """Answers, handoffs, where requests go, and many clients at once."""
-    site = _site(options, "attention", 12 * GIB, SAME_IN_ANY_BATCH)
+    site = _site(options, "attention", 12 * GIB, SAME_IN_ANY_BATCH, ATTENTION_FLAGS)
     with running((P0, P1, D0, PLAIN), site) as workers:
         p0, p1, d0, a0 = (workers[name] for name in ("p0", "p1", "d0", "a0"))
         one_pair: list[Member] = [(p0, "prefill"), (d0, "decode")]
@@ -45,10 +47,10 @@ def pair(options: argparse.Namespace, record: Record) -> None:
             compare_answers(front, workers, options.sizes, options.each, record)
             measure_handoffs(front, single, workers, options.sizes, options.each, record)
             time.sleep(LEARNING_SECONDS)
-            record("link", decode_worker=transfers(d0), gateway=front.workers().get("pairs"))
+            record("link", pairs=front.workers().get("pairs"), **link_check(front, d0))
         with gateway("mixed", [*one_pair, *one_worker], site, LABELS) as front:
             where_requests_go(front, workers, "", record)
-            _doctor(front.config, record)
+            _doctor(front, record)
         for seed, policy in ((700_000, "kv"), (800_000, "round_robin")):
             members: list[Member] = [(p0, "prefill"), (p1, "prefill"), (d0, "decode")]
             with gateway(f"crowd-{policy}", members, site, LABELS, policy=policy) as front:
@@ -59,7 +61,7 @@ def pair(options: argparse.Namespace, record: Record) -> None:
 def where(options: argparse.Namespace, record: Record) -> None:
     """Where requests go with a pair and a plain worker; `--tls` sets UCX_TLS."""
     env = {**SAME_IN_ANY_BATCH, **({"UCX_TLS": options.tls} if options.tls else {})}
-    site = _site(options, "attention", 12 * GIB, env)
+    site = _site(options, "attention", 12 * GIB, env, ATTENTION_FLAGS)
     with running((P0, D0, PLAIN), site) as workers:
         p0, d0, a0 = (workers[name] for name in ("p0", "d0", "a0"))
         one_pair: list[Member] = [(p0, "prefill"), (d0, "decode")]
@@ -71,7 +73,7 @@ def where(options: argparse.Namespace, record: Record) -> None:
             measure_handoffs(front, one, workers, options.sizes[:3], min(options.each, 2), record)
         with gateway("mixed", [*one_pair, (a0, "aggregated")], site, LABELS) as front:
             where_requests_go(front, workers, options.tls, record)
-            _doctor(front.config, record)
+            _doctor(front, record)
 
 
 def hybrid(options: argparse.Namespace, record: Record) -> None:
@@ -92,10 +94,16 @@ def hybrid(options: argparse.Namespace, record: Record) -> None:
 EXPERIMENTS: dict[str, Experiment] = {"pair": pair, "where": where, "hybrid": hybrid}
 
 
-def _doctor(config: Path, record: Record) -> None:
-    command = [sys.executable, "-m", "gateway.cli", "doctor", "--config", str(config)]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    record("doctor", status=found.returncode, said=found.stdout[-4000:], errors=found.stderr[-1000:])
+def _doctor(front: Front, record: Record) -> None:
+    """As text for people, and its findings and pairs."""
+    command = [sys.executable, "-m", "gateway.cli", "doctor", "--gateway", front.admin]
+    text, told = (
+        subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+        for more in ((), ("--json",))
+    )
+    print(text.stdout, text.stderr, flush=True)
+    found = json.loads(told.stdout) if told.stdout else {}
+    record("doctor", status=text.returncode, findings=found.get("findings"), pairs=found.get("pairs"))
 
 
 def _site(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -13,9 +14,10 @@ from typing import Any
 
 from loadtests.gpu.client import Client, get, metrics, status
 from loadtests.gpu.workers import ROOT, Role, Site, Worker
-from loadtests.processes import Child, free_ports, wait_until
+from loadtests.processes import Child, ProcessFailedError, free_ports, wait_until
 
 READY_SECONDS = 60.0
+FOLLOW_SECONDS = 10.0
 JSON_BODY = {"Content-Type": "application/json"}
 Member = tuple[Worker, Role]
 
@@ -59,10 +61,13 @@ class Front:
             return json.load(response)
 
     def connected(self) -> bool:
-        """All its workers are ready and their events are followed."""
-        workers = self.workers()["workers"]
-        feeds = [feed["state"] for worker in workers for feed in worker["feeds"]]
-        return all(worker["state"] == "ready" for worker in workers) and feeds == ["exact"] * self._feeds
+        """All its workers are ready."""
+        return all(worker["state"] == "ready" for worker in self.workers()["workers"])
+
+    def follows(self) -> bool:
+        """The events of all its workers are followed without a gap."""
+        feeds = [feed["state"] for worker in self.workers()["workers"] for feed in worker["feeds"]]
+        return feeds == ["exact"] * self._feeds
 
 
 @contextmanager
@@ -79,6 +84,8 @@ def gateway(
     try:
         front.child.wait_ready(lambda: status(f"{front.url}/live") == 200, READY_SECONDS)
         wait_until("the gateway has its workers", front.connected, READY_SECONDS)
+        with contextlib.suppress(ProcessFailedError):  # what it cannot follow shows in the results
+            wait_until("their events are followed", front.follows, FOLLOW_SECONDS)
         yield front
     finally:
         front.child.stop()

@@ -56,7 +56,7 @@ HYBRID: dict[str, Any] = {
     "max_position_embeddings": 131_072,
     "rms_norm_eps": 1e-6,
     "tie_word_embeddings": False,
-    "torch_dtype": "float16",
+    "torch_dtype": "bfloat16",
     "linear_conv_kernel_dim": 4,
     "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,

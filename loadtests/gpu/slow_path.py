@@ -49,7 +49,7 @@ def where_requests_go(front: Front, workers: Mapping[str, Worker], tls: str, rec
         tls=tls,
         pairs=front.workers().get("pairs"),
         next_legs=front.explain(body(random_ids(TOKENS, seed=60_000), 4))["legs"],
-        decode_worker=transfers(workers["d0"]),
+        link=link_check(front, workers["d0"]),
     )
 
 
@@ -60,6 +60,20 @@ def _turns(front: Front, number: int) -> list[float]:
         assert not answer.error, answer.error
         firsts.append(answer.first_seconds)
     return firsts
+
+
+def link_check(front: Front, worker: Worker) -> Mapping[str, float]:
+    """Seconds that the gateway now expects of all the transfers so far, and those that the worker counted."""
+    counted = transfers(worker)
+    (pair,) = [each for each in front.workers()["pairs"] if "cost" in each]
+    cost = pair["cost"]
+    expected = (
+        counted["transfers"] * cost["t0"]
+        + counted["descriptors"] * cost["descriptor"]
+        + counted["mb"] * 1e6 / cost["bandwidth"]
+    )
+    seconds = pair["factor"] * expected
+    return {"expected": round(seconds, 4), "ratio": round(seconds / counted["seconds"], 3), **counted}
 
 
 def transfers(worker: Worker) -> Mapping[str, float]:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from loadtests.gpu.shapes import write_model
+from loadtests.gpu.shapes import SHAPES, write_model
 
 SEED = 7
 PEAKED = 2.5
@@ -40,7 +40,7 @@ def main() -> int:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             _fill(name, weight, hybrid=shape == "hybrid")
-    model.to(torch.float16).cpu().save_pretrained(directory)
+    model.to(getattr(torch, SHAPES[shape]["torch_dtype"])).cpu().save_pretrained(directory)
     write_model(directory, shape)  # `save_pretrained` writes a config of its own
     count = sum(weight.numel() for weight in model.parameters())
     print(json.dumps({"model": shape, "directory": str(directory), "parameters": count}))

@@ -16,7 +16,7 @@ from loadtests.gpu.client import metrics, status
 from loadtests.processes import Child, free_ports
 
 MODEL = "m"
-START_SECONDS = 300.0
+START_SECONDS = 200.0
 ROOT = Path(__file__).resolve().parents[2]
 Role = Literal["prefill", "decode", "aggregated"]
 
@@ -108,7 +108,6 @@ def _vllm(worker: Worker, seat: Seat, site: Site) -> tuple[list[str], dict[str, 
         "model": site.model,
         "served-model-name": MODEL,
         "load-format": "safetensors",
-        "dtype": "float16",
         "max-model-len": 65_536,
         "max-num-batched-tokens": 16_384,
         "gpu-memory-utilization": 0.2,

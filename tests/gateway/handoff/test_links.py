@@ -94,6 +94,13 @@ def test_reported_times_move_a_link_from_its_prior_to_what_happens(truth: float,
     assert link.seconds(SIZE) == pytest.approx(predicted * truth, rel=0.01)
 
 
+def test_a_lost_path_is_known_from_the_first_report() -> None:
+    link = Link("nvlink")
+    predicted = link.seconds(SIZE)
+    link.reported(SIZE, 1, 600 * predicted)
+    assert link.seconds(SIZE) == pytest.approx(600 * predicted)
+
+
 def test_what_the_transfer_does_not_explain_is_added_for_the_pair() -> None:
     link, other = Link("nvlink"), Link("nvlink")
     for _ in range(40):
