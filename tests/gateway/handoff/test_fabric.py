@@ -154,7 +154,7 @@ async def test_reported_transfers_correct_the_links_and_tell_a_slow_path(
     assert made.to_decode(1_000_000)["d"] == before
     made.looked(decode, reading(20, 110, 999.06))
     assert made.slow == {"d": False}
-    assert made.to_decode(1_000_000)["d"] == pytest.approx(before, rel=0.1)
+    assert made.to_decode(1_000_000)["d"] == pytest.approx(before, rel=0.2)
     made.looked(decode, reading(30, 120, 1025))
     assert made.slow == {"d": True}
     assert "transfers to d reach 0.39 GB/s: the path is not nvlink" in caplog.text
