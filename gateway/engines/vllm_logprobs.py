@@ -15,7 +15,9 @@ _BY_ID = "token_id:"
 
 
 class _Entry(msgspec.Struct):
-    token_id: int
+    token: str = ""
+    token_id: int | None = None
+    """Absent before vLLM 0.32, where `token` names the id."""
     logprob: float | None = None
     top_logprobs: list[_Entry] = []
 
@@ -89,9 +91,9 @@ def _of_prompt(token_id: int, entries: Mapping[str, _PromptEntry]) -> PromptLogp
 def _from_entries(entries: Sequence[_Entry]) -> list[TokenLogprob]:
     return [
         TokenLogprob(
-            entry.token_id,
+            _id_of(entry),
             finite(entry.logprob),
-            [(other.token_id, finite(other.logprob)) for other in entry.top_logprobs],
+            [(_id_of(other), finite(other.logprob)) for other in entry.top_logprobs],
         )
         for entry in entries
     ]
@@ -108,6 +110,10 @@ def _from_lists(found: _Logprobs) -> list[TokenLogprob]:
 def _ranked(top: Mapping[str, float | None]) -> list[tuple[int, float]]:
     pairs = [(_id(token), finite(value)) for token, value in top.items()]
     return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def _id_of(entry: _Entry) -> int:
+    return _id(entry.token) if entry.token_id is None else entry.token_id
 
 
 def _id(token: str) -> int:
