@@ -30,7 +30,7 @@ REQUEST_SECONDS = 30.0
 HANDSHAKE_SECONDS = 3.0
 PROBE_BLOCKS = 2
 DEFAULT_BLOCK = 64
-MAX_ID = 20_000
+MAX_ID = 1_000
 """Ids of the doctor's prompts: every vocabulary has them."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loadtests.gpu.answers import compare_answers
 from loadtests.gpu.crowd import crowd
+from loadtests.gpu.fabric import SETTINGS, probe, torch_copies
 from loadtests.gpu.front import Front, Member, gateway
 from loadtests.gpu.handoff import measure_handoffs
 from loadtests.gpu.hybrid import hits
@@ -91,7 +92,19 @@ def hybrid(options: argparse.Namespace, record: Record) -> None:
                 hits(front, name, worker, seed, record)
 
 
-EXPERIMENTS: dict[str, Experiment] = {"pair": pair, "where": where, "hybrid": hybrid}
+def fabric(options: argparse.Namespace, record: Record) -> None:
+    """The probe in GPU and host memory, beside torch; without GPUs in host memory alone."""
+    logs = options.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    ways = [("dram", "")]
+    if not options.simulated:
+        torch_copies(options.python, options.gpus, record)
+        ways += [("vram", tls) for tls in SETTINGS]
+    for memory, tls in ways:
+        probe(memory, tls, options.gpus, options.site, logs, record)
+
+
+EXPERIMENTS: dict[str, Experiment] = {"fabric": fabric, "pair": pair, "where": where, "hybrid": hybrid}
 
 
 def _doctor(front: Front, record: Record) -> None:

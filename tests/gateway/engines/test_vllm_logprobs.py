@@ -40,6 +40,11 @@ def test_an_impossible_token_has_the_least_value() -> None:
     assert read({"content": [{"token_id": 7, "logprob": -1e30}]}) == [(1, [TokenLogprob(7, LEAST, [])])]
 
 
+def test_entries_may_name_tokens_by_text_alone() -> None:
+    entry = {"token": "token_id:7", "logprob": -0.5, "top_logprobs": [{"token": "token_id:9", "logprob": -1}]}
+    assert read({"content": [entry]}) == [(1, [TokenLogprob(7, -0.5, [(9, -1.0)])])]
+
+
 def test_no_logprobs_are_nothing() -> None:
     assert read(None) == []
 
