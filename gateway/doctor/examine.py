@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from gateway.config import Role, WorkerSettings
+from gateway.engines.vllm import PARAMETERS
 from gateway.fleet.probe import ProbeError, healthy, probe, vitals
 from gateway.fleet.vitals import Vitals
 from gateway.fleet.worker import KvSource, Profile
@@ -225,10 +226,12 @@ def _request(
 async def _prefill(session: aiohttp.ClientSession, seen: Examined, lease_up_to: float | None) -> None:
     """A prefill leg: it names the side channel, and pins two blocks until the lease runs out."""
     expired = seen.vitals.transfers.expired if seen.vitals is not None and seen.vitals.transfers else None
-    extra = {"kv_transfer_params": msgspec.json.decode(REMOTE_DECODE)}
+    extra = {PARAMETERS: msgspec.json.decode(REMOTE_DECODE)}
+    if seen.profile is not None and seen.profile.endpoint == "generate":
+        extra["sampling_params"] = {"max_tokens": 1, "extra_args": dict(extra)}  # as `generate_body` does
     answer = await _post(session, seen, 0, max_tokens=1, extra=extra)
     pinned = time.monotonic()
-    told = (answer or {}).get("kv_transfer_params")
+    told = (answer or {}).get(PARAMETERS)
     if not isinstance(told, dict) or not told.get("remote_host"):
         if seen.request_error is None:
             seen.request_error = "a prefill brought no KV parameters: it has no NIXL connector"

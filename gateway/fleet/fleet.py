@@ -246,7 +246,7 @@ class Fleet:
         assert self._session is not None
         failures = 0
         wake = self._wake[worker.name]
-        looked = asyncio.get_running_loop().time()
+        looked = -LIFE_SECONDS  # at once: what its counters stand at now is not of what comes
         while True:
             woken = await _wait(wake, self._health_seconds)
             reason = await healthy(self._session, worker.settings, self._health_timeout)

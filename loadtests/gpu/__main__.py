@@ -19,8 +19,8 @@ from loadtests.gpu.handoff import measure_handoffs
 from loadtests.gpu.hybrid import hits
 from loadtests.gpu.record import Record
 from loadtests.gpu.shapes import write_model
-from loadtests.gpu.slow_path import LABELS, LEARNING_SECONDS, link_check, transfers, where_requests_go
-from loadtests.gpu.workers import ROOT, Seat, Site, running
+from loadtests.gpu.slow_path import LABELS, LEARNING_SECONDS, link_check, where_requests_go
+from loadtests.gpu.workers import ROOT, Seat, Site, Worker, running
 
 SIZES = (1_000, 8_000, 32_000, 60_000)
 HYBRID_SIZES = (3_000, 9_000, 20_000)
@@ -38,43 +38,38 @@ Experiment = Callable[[argparse.Namespace, Record], None]
 
 
 def pair(options: argparse.Namespace, record: Record) -> None:
-    """Answers, handoffs, where requests go, and many clients at once."""
+    """Answers, handoffs and where requests go, by a good and by a slow path; many clients at once."""
     site = _site(options, "attention", 12 * GIB, SAME_IN_ANY_BATCH, ATTENTION_FLAGS)
-    with running((P0, P1, D0, PLAIN), site) as workers:
-        p0, p1, d0, a0 = (workers[name] for name in ("p0", "p1", "d0", "a0"))
-        one_pair: list[Member] = [(p0, "prefill"), (d0, "decode")]
-        one_worker: list[Member] = [(a0, "aggregated")]
-        with gateway("pair", one_pair, site, LABELS) as front, gateway("one", one_worker, site) as single:
-            compare_answers(front, workers, options.sizes, options.each, record)
-            measure_handoffs(front, single, workers, options.sizes, options.each, record)
-            time.sleep(LEARNING_SECONDS)
-            record("link", pairs=front.workers().get("pairs"), **link_check(front, d0))
-        with gateway("mixed", [*one_pair, *one_worker], site, LABELS) as front:
-            where_requests_go(front, workers, "", record)
-            _doctor(front, record)
+    slow = Seat("d1", "decode", tls=options.tls)
+    with running((P0, P1, D0, slow, PLAIN), site) as workers:
+        _one_pair(site, workers, "d0", options.sizes, options.each, record)
+        _one_pair(site, workers, "d1", options.sizes[:3:2], 1, record)
+        p0, p1, d0 = (workers[name] for name in ("p0", "p1", "d0"))
         for seed, policy in ((700_000, "kv"), (800_000, "round_robin")):
             members: list[Member] = [(p0, "prefill"), (p1, "prefill"), (d0, "decode")]
             with gateway(f"crowd-{policy}", members, site, LABELS, policy=policy) as front:
                 crowd(front, policy, seed, workers, record)
-        record("decode_worker", **transfers(d0))
 
 
-def where(options: argparse.Namespace, record: Record) -> None:
-    """Where requests go with a pair and a plain worker; `--tls` sets UCX_TLS."""
-    env = {**SAME_IN_ANY_BATCH, **({"UCX_TLS": options.tls} if options.tls else {})}
-    site = _site(options, "attention", 12 * GIB, env, ATTENTION_FLAGS)
-    with running((P0, D0, PLAIN), site) as workers:
-        p0, d0, a0 = (workers[name] for name in ("p0", "d0", "a0"))
-        one_pair: list[Member] = [(p0, "prefill"), (d0, "decode")]
-        with (
-            gateway("pair", one_pair, site, LABELS) as front,
-            gateway("one", [(a0, "aggregated")], site) as one,
-        ):
-            compare_answers(front, workers, options.sizes[:3], 1, record)
-            measure_handoffs(front, one, workers, options.sizes[:3], min(options.each, 2), record)
-        with gateway("mixed", [*one_pair, (a0, "aggregated")], site, LABELS) as front:
-            where_requests_go(front, workers, options.tls, record)
-            _doctor(front, record)
+def _one_pair(
+    site: Site, workers: dict[str, Worker], decoder: str, sizes: Sequence[int], each: int, record: Record
+) -> None:
+    p0, decode, a0 = (workers[name] for name in ("p0", decoder, "a0"))
+    seed = int(decoder[1:]) * 100_000_000
+    two: list[Member] = [(p0, "prefill"), (decode, "decode")]
+    one: list[Member] = [(a0, "aggregated")]
+    with (
+        gateway(f"pair-{decoder}", two, site, LABELS) as front,
+        gateway(f"one-{decoder}", one, site) as single,
+    ):
+        compare_answers(front, workers, sizes, each, record, decoder, seed)
+        measure_handoffs(front, single, workers, sizes, each, record, decoder, seed)
+        time.sleep(LEARNING_SECONDS)
+        pairs = front.workers().get("pairs")
+        record("link", decode_worker=decoder, pairs=pairs, **link_check(front, decode))
+    with gateway(f"mixed-{decoder}", [*two, *one], site, LABELS) as front:
+        where_requests_go(front, decode, seed, record)
+        _doctor(front, record)
 
 
 def hybrid(options: argparse.Namespace, record: Record) -> None:
@@ -85,7 +80,7 @@ def hybrid(options: argparse.Namespace, record: Record) -> None:
     with running((P0, D0, PLAIN), site) as workers:
         p0, d0, a0 = (workers[name] for name in ("p0", "d0", "a0"))
         with gateway("hybrid-pair", [(p0, "prefill"), (d0, "decode")], site, LABELS) as front:
-            compare_answers(front, workers, HYBRID_SIZES, options.each, record)
+            compare_answers(front, workers, HYBRID_SIZES, options.each, record, "d0", 0)
             hits(front, "pair", p0, 910_000, record)
         for name, worker, seed in (("plain", a0, 920_000), ("connector", p0, 930_000)):
             with gateway(f"hybrid-{name}", [(worker, "aggregated")], site) as front:
@@ -104,7 +99,7 @@ def fabric(options: argparse.Namespace, record: Record) -> None:
         probe(memory, tls, options.gpus, options.site, logs, record)
 
 
-EXPERIMENTS: dict[str, Experiment] = {"fabric": fabric, "pair": pair, "where": where, "hybrid": hybrid}
+EXPERIMENTS: dict[str, Experiment] = {"fabric": fabric, "pair": pair, "hybrid": hybrid}
 
 
 def _doctor(front: Front, record: Record) -> None:
@@ -165,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--gpus", type=_numbers, default=[0, 1], help="two GPUs, as 0,1; 0 for one that all share"
     )
-    parser.add_argument("--tls", default="", help="UCX_TLS of the workers in `where`, as ^cuda_ipc")
+    parser.add_argument("--tls", default="^cuda_ipc", help="UCX_TLS of the slow decode worker in `pair`")
     parser.add_argument("--sizes", type=_numbers, default=list(SIZES), help="prompt tokens")
     parser.add_argument("--each", type=int, default=5, help="prompts of each size")
     parser.add_argument("--out", type=Path, default=Path("gpu-results"), help="results and logs")

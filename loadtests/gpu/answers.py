@@ -18,17 +18,23 @@ CHANGED_TOKENS = 64
 
 
 def compare_answers(
-    front: Front, workers: Mapping[str, Worker], sizes: Sequence[int], each: int, record: Record
+    front: Front,
+    workers: Mapping[str, Worker],
+    sizes: Sequence[int],
+    each: int,
+    record: Record,
+    decoder: str,
+    seed: int,
 ) -> None:
-    """`each` prompts of every size."""
+    """`each` prompts of every size; `decoder` is the decode worker, the prompts belong to `seed`."""
     pair, plain = front.client(), Client(workers["a0"].url)
-    decode = workers["d0"]
+    decode = workers[decoder]
     for size in sizes:
         found: dict[str, int] = dict.fromkeys(("equal", "again_equal", "changed_differs", "usage_right"), 0)
         differences = []
         moved = decode.metrics().get("vllm:nixl_bytes_transferred_sum", 0.0)
         for number in range(each):
-            prompt = random_ids(size, seed=size * 100 + number)
+            prompt = random_ids(size, seed=seed + size * 100 + number)
             alone = plain.post(direct(prompt, logprobs=2))
             both = pair.post(body(prompt))
             found["equal"] += both.text == spelled(alone.ids)
@@ -42,6 +48,7 @@ def compare_answers(
         moved = decode.metrics().get("vllm:nixl_bytes_transferred_sum", 0.0) - moved
         record(
             "answers",
+            decode_worker=decoder,
             prompt_tokens=size,
             prompts=each,
             **found,

@@ -49,37 +49,40 @@ def measure_handoffs(
     sizes: Sequence[int],
     each: int,
     record: Record,
+    decoder: str,
+    seed: int,
 ) -> None:
-    """`pair` knows a prefill and a decode worker, `single` a plain one."""
-    bare = BarePair(workers["p0"], workers["d0"])
+    """`pair` knows a prefill and a decode worker, `single` a plain one; the prompts belong to `seed`."""
+    bare = BarePair(workers["p0"], workers[decoder])
     clients = {pair: pair.client(), single: single.client()}
     for number in range(3):  # connections, handshakes, first uses
-        bare.ask(random_ids(500, seed=-number - 1))
+        bare.ask(random_ids(500, seed=-seed - number - 1))
         for front, client in clients.items():
-            client.post(body(random_ids(500, seed=-10 * number - front.port), DECODED))
+            client.post(body(random_ids(500, seed=-seed - 10 * number - front.port), DECODED))
     idle = {front: _idle(front) for front in clients}
     record("idle", cpu_ms_a_second={front.child.name: round(used * 1e3, 3) for front, used in idle.items()})
     for size in sizes:
         bare_legs, bare_handoffs, bare_firsts = [], [], []
         legs, handoffs, firsts, cpu, cpu_single = [], [], [], [], []
         for number in range(each):
-            seed = size * 1000 + number * 3
-            leg, handed, _ = bare.ask(random_ids(size, seed))
+            own = seed + size * 1000 + number * 3
+            leg, handed, _ = bare.ask(random_ids(size, own))
             bare_legs.append(leg)
             bare_handoffs.append(handed)
             bare_firsts.append(leg + handed)
             before = pair.metrics()
-            answer, used = _measured(pair, clients[pair], random_ids(size, seed + 1), idle[pair])
+            answer, used = _measured(pair, clients[pair], random_ids(size, own + 1), idle[pair])
             after = pair.metrics()
             assert not answer.error, answer.error
             firsts.append(answer.first_seconds)
             cpu.append(used)
             handoffs.append(_grown(before, after, "kvgateway_handoff_seconds_sum"))
             legs.append(_grown(before, after, "kvgateway_prefill_leg_seconds_sum"))
-            _, used = _measured(single, clients[single], random_ids(size, seed + 2), idle[single])
+            _, used = _measured(single, clients[single], random_ids(size, own + 2), idle[single])
             cpu_single.append(used)
         record(
             "handoff",
+            decode_worker=decoder,
             prompt_tokens=size,
             requests=each,
             bare_prefill_ms=median_ms(bare_legs),

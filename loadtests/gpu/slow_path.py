@@ -1,7 +1,7 @@
 """Where requests go when a pair and a plain worker could serve them, and what the gateway says of the link.
 
-All workers are labelled as an operator would label GPUs of one host that NVLink connects. With
-`UCX_TLS=^cuda_ipc` in the workers' environment the labels are wrong: every transfer still succeeds, slowly.
+All workers are labelled as an operator would label GPUs of one host that NVLink connects. For
+the decode worker with `UCX_TLS=^cuda_ipc` the labels are wrong: every transfer still succeeds, slowly.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ LEARNING_SECONDS = 12.0
 PREFILL_LEGS = "kvgateway_prefill_leg_seconds_count"
 
 
-def where_requests_go(front: Front, workers: Mapping[str, Worker], tls: str, record: Record) -> None:
+def where_requests_go(front: Front, decode: Worker, seed: int, record: Record) -> None:
     """Fresh prompts by several clients at once, in two phases: before and after transfers are counted."""
+    tls = decode.seat.tls
     for phase in range(2):
         before, began = front.metrics().get(PREFILL_LEGS, 0.0), time.perf_counter()
         with ThreadPoolExecutor(CLIENTS) as pool:
-            turns = pool.map(lambda number: _turns(front, number), range(10 * phase, 10 * phase + CLIENTS))
+            turns = pool.map(
+                lambda number: _turns(front, seed + number), range(10 * phase, 10 * phase + CLIENTS)
+            )
             firsts = [first for client in turns for first in client]
         record(
             "where",
@@ -48,8 +51,8 @@ def where_requests_go(front: Front, workers: Mapping[str, Worker], tls: str, rec
         "where_knows",
         tls=tls,
         pairs=front.workers().get("pairs"),
-        next_legs=front.explain(body(random_ids(TOKENS, seed=60_000), 4))["legs"],
-        link=link_check(front, workers["d0"]),
+        next_legs=front.explain(body(random_ids(TOKENS, seed=seed + 60_000), 4))["legs"],
+        link=link_check(front, decode),
     )
 
 

@@ -28,6 +28,8 @@ class Seat(msgspec.Struct, frozen=True):
     role: Role
     connector: bool = True
     """Whether it can hand over; a plain worker is the reference for the others."""
+    tls: str = ""
+    """Its UCX_TLS; empty for UCX's own choice."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +133,8 @@ def _vllm(worker: Worker, seat: Seat, site: Site) -> tuple[list[str], dict[str, 
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
     }
     env["PYTHONPATH"] = site.path or ""  # not this process's own: the engine has its own packages
+    if seat.tls:
+        env["UCX_TLS"] = seat.tls
     return [*command, *site.flags], {**env, **site.env}
 
 
