@@ -8,6 +8,7 @@ import msgspec
 
 from router.cost import CostModel, CostTerms
 from router.messages import WorkerKey
+from router.policy import TIE
 from router.roster import has_room
 from router.rules import RuleKeeper
 from router.target import Ask, Target
@@ -95,7 +96,7 @@ class Explainer:
             return f"the policy {self._policy} took another"
         best = self._cost.terms(chosen, self._ask)
         more = terms.total - best.total
-        if abs(more) < 1e-9:
+        if more <= (1e-9 if self._ask.prompt_tokens else TIE):
             return "as cheap, but used more recently"
         parts = {name: getattr(terms, name) - getattr(best, name) for name in CostTerms.__struct_fields__}
         worst = max(parts, key=parts.__getitem__)

@@ -9,6 +9,9 @@ from typing import Protocol
 from router.cost import CostModel
 from router.target import Ask, Target
 
+TIE = 0.001
+"""Seconds by which costs of decode workers do not differ: measured links are never quite equal."""
+
 
 class Policy(Protocol):
     """Chooses one of at least one target."""
@@ -24,12 +27,14 @@ class KvPolicy:
 
     def choose(self, targets: Sequence[Target], ask: Ask) -> Target:
         seconds = self._cost.seconds
-        best = targets[0]
-        lowest = float("inf")
-        for target in targets:
-            cost = seconds(target, ask)
-            if cost < lowest or (cost == lowest and target.last_used < best.last_used):
-                best, lowest = target, cost
+        costs = [seconds(target, ask) for target in targets]
+        # Of a prompt that is to be computed every cached block counts.
+        as_good = min(costs) + (0.0 if ask.prompt_tokens else TIE)
+        best: Target | None = None
+        for target, cost in zip(targets, costs, strict=True):
+            if cost <= as_good and (best is None or target.last_used < best.last_used):
+                best = target
+        assert best is not None
         return best
 
 

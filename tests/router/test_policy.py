@@ -185,3 +185,15 @@ def test_whoever_fails_at_once_is_not_taken_for_idle(name: str) -> None:
     assert policy.choose([good, bad], ask._replace(now=11.0)) is bad
     bad.load.failures.succeeded()
     assert policy.choose([good, bad], ask) is bad
+
+
+def test_decode_workers_whose_links_hardly_differ_take_turns() -> None:
+    fleet = targets(3)
+    policy = make_policy("kv", COST, Random(1))
+    ask = Ask(0, {}, transfer={"w0": 0.0100, "w1": 0.0105, "w2": 0.1})
+    chosen = []
+    for turn in range(1, 5):
+        target = policy.choose(fleet, ask)
+        target.last_used = turn
+        chosen.append(target.key.worker)
+    assert chosen == ["w1", "w0", "w1", "w0"]
