@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -49,6 +49,11 @@ class Exchange:
         self._sse = SseDecoder()
         self._status = 0
         self._error_body = b""
+        self._parts: list[bytes] = []
+        """What a read has brought so far."""
+        self.on_body: Callable[[bytes], None] = self._parts.append
+        self.flush: Callable[[], None] = _nothing
+        """Called when all events of a read have been handled."""
 
     @property
     def done(self) -> asyncio.Future[None]:
@@ -121,6 +126,11 @@ class Exchange:
 
     # what an event means
 
+    def handle_data(self, data: bytes) -> None:
+        """What a read brought of the answer."""
+        for payload in self._sse.feed(data):
+            self.handle_event(payload)
+
     def handle_event(self, payload: bytes) -> None:
         """One event's data. Raises EngineError (the stream is dropped) or msgspec.DecodeError."""
         raise NotImplementedError
@@ -139,15 +149,22 @@ class Exchange:
         if status == 200 and not self._head.done():
             self._head.set_result(None)
 
-    def on_body(self, data: bytes) -> None:
-        if self._connection is None:
-            return
-        if self._status != 200:
-            self._error_body = (self._error_body + data)[:MAX_ERROR_BODY_BYTES]
-            return
+    def on_read_end(self) -> None:
+        parts = self._parts
+        if parts:
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.clear()
+            if self._connection is None:
+                return
+            if self._status == 200:
+                self._handle(data)
+            else:
+                self._error_body = (self._error_body + data)[:MAX_ERROR_BODY_BYTES]
+        self.flush()
+
+    def _handle(self, data: bytes) -> None:
         try:
-            for payload in self._sse.feed(data):
-                self.handle_event(payload)
+            self.handle_data(data)
         except EngineError as error:
             self._fail(error)
         except (msgspec.DecodeError, EventTooLargeError, UnicodeDecodeError) as error:
@@ -159,10 +176,8 @@ class Exchange:
             # Most likely nonsense from this worker, such as a choice that was not asked for.
             self._fail(EngineError(f"internal error: {type(error).__name__}", retryable=True))
 
-    def on_read_end(self) -> None:
-        """A read's events have all been handled."""
-
     def on_complete(self) -> None:
+        self.on_read_end()
         if self._status != 200:
             self._reject()
             return
@@ -170,7 +185,6 @@ class Exchange:
         if reason is not None:
             self._fail(EngineError(reason, retryable=True))
         elif not self._done.done():
-            self.on_read_end()
             self._release_connection(abort=False)
             self._done.set_result(None)
 
@@ -204,21 +218,15 @@ class WholeExchange(Exchange):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parts: list[bytes] = []
+        self._whole: list[bytes] = []
         self._size = 0
 
-    def on_body(self, data: bytes) -> None:
-        if self._connection is None:
-            return
-        if self._status == 200:
-            self._size += len(data)
-            if self._size > MAX_ANSWER_BYTES:
-                message = f"the worker's answer is larger than {MAX_ANSWER_BYTES} bytes"
-                self._fail(EngineError(message, retryable=True))
-                return
-            self._parts.append(data)
-        else:
-            super().on_body(data)
+    def handle_data(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_ANSWER_BYTES:
+            message = f"the worker's answer is larger than {MAX_ANSWER_BYTES} bytes"
+            raise EngineError(message, retryable=True)
+        self._whole.append(data)
 
     async def fetch(
         self, pool: ConnectionPool, path: str, body: Sequence[bytes], headers: Mapping[str, str]
@@ -230,7 +238,7 @@ class WholeExchange(Exchange):
         except asyncio.CancelledError:
             self.cancel()
             raise
-        return b"".join(self._parts)
+        return b"".join(self._whole)
 
 
 def engine_error(status: int, body: bytes) -> EngineError:
@@ -250,6 +258,10 @@ def engine_error(status: int, body: bytes) -> EngineError:
     message = clean(message) or f"the worker answered {status}"
     retryable = status >= 500 or status in OF_THE_WORKER
     return EngineError(message, status=status, param=param, retryable=retryable)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -47,13 +47,11 @@ class RelayCall(Exchange):
         self._sink = sink
         self._named = named
         self._ended = False
+        self.flush = sink.flush
 
     def handle_event(self, payload: bytes) -> None:
         self._ended = payload == b"[DONE]" or (self._named and type_of(payload) in LAST_EVENTS)
         self._sink.on_event(payload)
-
-    def on_read_end(self) -> None:
-        self._sink.flush()
 
     def check_complete(self) -> str | None:
         return None if self._ended else "the worker ended the stream before it was finished"

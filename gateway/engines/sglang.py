@@ -154,10 +154,7 @@ class SglangCall(Exchange):
     def handle_sent(self) -> None:
         if self._make_sink is not None:
             self._sink, self._make_sink = self._make_sink(), None
-
-    def on_read_end(self) -> None:
-        if self._sink is not None:
-            self._sink.flush()
+            self.flush = self._sink.flush
 
     def check_complete(self) -> str | None:
         if self._finished and self._ended:

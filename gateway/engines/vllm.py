@@ -113,10 +113,7 @@ class VllmCall(Exchange):
     def handle_sent(self) -> None:
         if self._make_sink is not None:
             self._sink, self._make_sink = self._make_sink(), None
-
-    def on_read_end(self) -> None:
-        if self._sink is not None:
-            self._sink.flush()
+            self.flush = self._sink.flush
 
     def check_complete(self) -> str | None:
         if self._finished and self._ended:
@@ -140,17 +137,15 @@ class WholeCall(LogprobsCall):
     def __init__(self, sink: Callable[[], TokenSink], token_ids: Sequence[int]) -> None:
         super().__init__(sink)
         self._token_ids = token_ids
-        self._parts: list[bytes] = []
+        self._whole: list[bytes] = []
 
-    def on_body(self, data: bytes) -> None:
-        if self._status == 200:
-            self._parts.append(data)
-        else:
-            super().on_body(data)
+    def handle_data(self, data: bytes) -> None:
+        self._whole.append(data)
 
     def on_complete(self) -> None:
+        self.on_read_end()
         if self._status == 200 and self._sink is not None:
-            body = b"".join(self._parts)
+            body = b"".join(self._whole)
             try:
                 self._sink.on_prompt_logprobs(read_prompt_logprobs(body, self._token_ids))
                 self.handle_event(body)
