@@ -96,4 +96,7 @@ def _toml(workers: dict[str, tuple[str, str]]) -> str:
     lines = [f"kv_lease_seconds = {LEASE_SECONDS}"]
     for name, (role, url) in workers.items():
         lines += ["", "[[workers]]", f'name = "{name}"', f'role = "{role}"', f'url = "{url}"']
+        if role == "aggregated":
+            # One at a time, so that the pair is used although it takes longer.
+            lines.append("max_num_seqs = 1")
     return "\n".join(lines) + "\n"
