@@ -161,7 +161,7 @@ class Lookup:
             if not mask:
                 continue
             deepest = self._anywhere(walk, mask, Tier.DISK)
-            device = self._usable_by_source(walk._replace(mask=mask, units=None, stride=1))
+            device = self._usable_by_source(self._anywhere(walk, mask, Tier.DEVICE))
             host = self._usable_by_source(self._anywhere(walk, mask, Tier.HOST))
             for source, tokens in self._usable_by_source(deepest).items():
                 upto = max(host.get(source, 0), device.get(source, 0))

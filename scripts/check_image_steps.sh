@@ -11,7 +11,7 @@ chmod 755 "$work"
 
 mkdir "$work/src"
 git ls-files --cached --others --exclude-standard -z -- \
-    pyproject.toml README.md LICENSE gateway router parsers simulator loadtests |
+    pyproject.toml README.md LICENSE gateway router parsers fabric simulator loadtests |
     xargs -0 cp --parents -t "$work/src"
 
 # An interpreter that every user may run, like the image's; a personal one may lie in a closed home.
@@ -38,7 +38,7 @@ cd /
 "${run[@]}" python - <<'CHECK'
 from importlib import resources
 
-import gateway, loadtests, parsers, router, simulator
+import fabric, gateway, loadtests, parsers, router, simulator
 
 small = resources.files("parsers").joinpath("kimi_k3", "small")
 data = [file.name for file in small.iterdir() if file.name.endswith(".model")]

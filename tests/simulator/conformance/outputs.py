@@ -56,7 +56,8 @@ class Speller:
         for token_id in range(tokens.size):
             text = tokens.bytes_of(token_id).decode("utf-8", "replace")
             self._by_text.setdefault(text, token_id)
-        self._by_text[""] = self._by_text[HALF]
+        if HALF in self._by_text:  # a vocabulary of ids alone has no half characters
+            self._by_text[""] = self._by_text[HALF]
         self._longest = max(map(len, self._by_text))
 
     def ids(self, pieces: list[Piece]) -> list[int]:
