@@ -20,7 +20,7 @@ PACKED_HTTP = (
     *("err_model", "err_no_messages", "err_bad_temp", "err_empty_messages", "err_max_tokens_too_big"),
     *("err_top_logprobs", "err_stream_options_no_stream", "err_n0", "err_max_tokens0", "err_bad_tool_choice"),
     *("err_bad_json", "err_bad_ctype", "err_dp_rank", "compl_err_oov", "compl_err_empty", "compl_err_neg"),
-    *("gen_basic", "gen_stream", "gen_stream_usage", "gen_request_id", "gen_stop_token_ids", "gen_n2"),
+    *("gen_stream", "gen_stream_usage", "gen_request_id", "gen_stop_token_ids", "gen_n2"),
     *("gen_n2_stream", "gen_return_token_ids", "gen_err_model", "gen_err_empty", "gen_err_oov"),
     *("gen_err_too_long", "gen_err_no_sampling", "gen_kv_transfer"),
 )
