@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,8 @@ class Resolved(msgspec.Struct, frozen=True):
 
     settings: Settings
     origins: Mapping[str, str]
+    tables: Mapping[str, Sequence[str]] = {}
+    """The same for each table of an array that came from the file."""
 
 
 def load_settings(flags: object, environ: Mapping[str, str], config_file: str | None = None) -> Resolved:
@@ -48,7 +50,12 @@ def load_settings(flags: object, environ: Mapping[str, str], config_file: str | 
     _check_name(settings.profile, "profile", PROFILES, origins)
     _check_name(settings.model_format, "model_format", tuple(FORMATS), origins)
     check_worker_pools(settings, document, raw.get(WORKERS))
-    return Resolved(settings, origins)
+    tables = {
+        key: [f"file {document.where(key, number)}" for number in range(len(found.value))]
+        for key, found in raw.items()
+        if key in (POOLS, WORKERS) and not found.is_text
+    }
+    return Resolved(settings, origins, tables)
 
 
 def _value(key: str, raw: Raw, document: Document) -> Any:

@@ -37,9 +37,10 @@ def _arrays(resolved: Resolved) -> Iterator[str]:
 
 def _tables(resolved: Resolved) -> Iterator[str]:
     for key, fields in _ARRAYS.items():
-        for table in getattr(resolved.settings, key):
+        origins = resolved.tables.get(key, ())
+        for number, table in enumerate(getattr(resolved.settings, key)):
             yield ""
-            yield f"[[{key}]]  # {resolved.origins[key]}"
+            yield f"[[{key}]]  # {origins[number] if origins else resolved.origins[key]}"
             for name, field in fields().items():
                 value = getattr(table, name)
                 if value != field.default:

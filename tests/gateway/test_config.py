@@ -451,6 +451,14 @@ def test_the_printed_settings_say_where_each_came_from(load: Load) -> None:
     assert "workers = []  # default" in lines
 
 
+def test_each_printed_table_says_on_which_line_it_stands(load: Load) -> None:
+    lines = render(load('[[workers]]\nurl = "http://a"\n\n[[workers]]\nurl = "http://b"\n')).splitlines()
+    assert [line for line in lines if "[[workers]]" in line] == [
+        "[[workers]]  # file gw.toml:1",
+        "[[workers]]  # file gw.toml:4",
+    ]
+
+
 DOCUMENT = '''\
 top = 1
 "quoted key" = 2
