@@ -30,8 +30,9 @@ from gateway.engines.base import (
 )
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import sglang_sampling
-from gateway.engines.exchange import Exchange, WholeExchange
+from gateway.engines.exchange import WholeExchange
 from gateway.engines.parameters import SGLANG_NAMES
+from gateway.engines.token_exchange import TokenExchange
 from gateway.engines.vllm_logprobs import finite
 from gateway.engines.worker_message import clean
 
@@ -91,20 +92,16 @@ class _Event(msgspec.Struct, gc=False):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class SglangCall(Exchange):
-    """One generation; feeds a TokenSink from inside the connection's `data_received`."""
+class SglangCall(TokenExchange):
+    """One generation."""
 
     def __init__(self, engine: SglangEngine, rid: str, sink: Callable[[], TokenSink]) -> None:
-        super().__init__()
+        super().__init__(sink)
         self.rid = rid
         self._engine = engine
-        self._make_sink: Callable[[], TokenSink] | None = sink
-        self._sink: TokenSink | None = None
         self._seen: dict[int, int] = {}
         """Tokens by choice."""
         self._usage: dict[int, _Meta] = {}
-        self._finished = False
-        self._ended = False
 
     def handle_event(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -150,16 +147,6 @@ class SglangCall(Exchange):
                 cached_tokens=self._usage[index].cached_tokens,
             )
         )
-
-    def handle_sent(self) -> None:
-        if self._make_sink is not None:
-            self._sink, self._make_sink = self._make_sink(), None
-            self.flush = self._sink.flush
-
-    def check_complete(self) -> str | None:
-        if self._finished and self._ended:
-            return None
-        return "the worker ended the stream before it was finished"
 
     def abort(self) -> None:
         if not self.done.done():

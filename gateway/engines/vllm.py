@@ -23,8 +23,9 @@ from gateway.engines.base import (
 )
 from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
-from gateway.engines.exchange import Exchange, WholeExchange
+from gateway.engines.exchange import WholeExchange
 from gateway.engines.parameters import GENERATE_NAMES
+from gateway.engines.token_exchange import TokenExchange
 from gateway.engines.vllm_logprobs import read_logprobs, read_prompt_logprobs
 from gateway.engines.worker_message import clean
 
@@ -78,15 +79,8 @@ class _Prefilled(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class VllmCall(Exchange):
-    """One generation; feeds a TokenSink from inside the connection's `data_received`."""
-
-    def __init__(self, sink: Callable[[], TokenSink]) -> None:
-        super().__init__()
-        self._make_sink: Callable[[], TokenSink] | None = sink
-        self._sink: TokenSink | None = None
-        self._finished = False
-        self._ended = False
+class VllmCall(TokenExchange):
+    """One generation."""
 
     def handle_event(self, payload: bytes) -> None:
         if payload == b"[DONE]":
@@ -109,16 +103,6 @@ class VllmCall(Exchange):
                 sink.on_finish(choice.index, choice.finish_reason, choice.stop_reason)
         if chunk.usage is not None:
             sink.on_usage(_usage(chunk.usage))
-
-    def handle_sent(self) -> None:
-        if self._make_sink is not None:
-            self._sink, self._make_sink = self._make_sink(), None
-            self.flush = self._sink.flush
-
-    def check_complete(self) -> str | None:
-        if self._finished and self._ended:
-            return None
-        return "the worker ended the stream before it was finished"
 
 
 class LogprobsCall(VllmCall):
