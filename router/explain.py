@@ -8,7 +8,7 @@ import msgspec
 
 from router.cost import CostModel, CostTerms
 from router.messages import WorkerKey
-from router.policy import TIE
+from router.policy import tied_up_to
 from router.roster import has_room
 from router.rules import RuleKeeper
 from router.target import Ask, Target
@@ -96,8 +96,10 @@ class Explainer:
             return f"the policy {self._policy} took another"
         best = self._cost.terms(chosen, self._ask)
         more = terms.total - best.total
-        if more <= (1e-9 if self._ask.prompt_tokens else TIE):
-            return "as cheap, but used more recently"
+        if terms.total <= tied_up_to(best.total):
+            held = self._ask.overlaps.get
+            less = held(target.source, 0) < held(chosen.source, 0)
+            return f"as cheap, but {'holds less of it' if less else 'used more recently'}"
         parts = {name: getattr(terms, name) - getattr(best, name) for name in CostTerms.__struct_fields__}
         worst = max(parts, key=parts.__getitem__)
         return f"{more:.4f} s more, most of it {worst}"

@@ -9,8 +9,14 @@ from typing import Protocol
 from router.cost import CostModel
 from router.target import Ask, Target
 
-TIE = 0.001
-"""Seconds by which costs of decode workers do not differ: measured links are never quite equal."""
+TIE_SECONDS, TIE_SHARE = 0.001, 0.01
+"""By so much costs do not differ: learned paces and measured links are never quite equal, and the same rank
+would get every prompt of an idle fleet."""
+
+
+def tied_up_to(cost: float) -> float:
+    """Costs up to this do not differ from `cost`."""
+    return cost * (1 + TIE_SHARE) + TIE_SECONDS
 
 
 class Policy(Protocol):
@@ -20,7 +26,10 @@ class Policy(Protocol):
 
 
 class KvPolicy:
-    """The lowest cost, counting what each rank has cached."""
+    """The lowest cost, counting what each rank has cached.
+
+    Of ranks whose costs hardly differ the one with the most cached tokens, then the least recently used.
+    """
 
     def __init__(self, cost: CostModel, _random: Random) -> None:
         self._cost = cost
@@ -28,14 +37,12 @@ class KvPolicy:
     def choose(self, targets: Sequence[Target], ask: Ask) -> Target:
         seconds = self._cost.seconds
         costs = [seconds(target, ask) for target in targets]
-        # Of a prompt that is to be computed every cached block counts.
-        as_good = min(costs) + (0.0 if ask.prompt_tokens else TIE)
-        best: Target | None = None
-        for target, cost in zip(targets, costs, strict=True):
-            if cost <= as_good and (best is None or target.last_used < best.last_used):
-                best = target
-        assert best is not None
-        return best
+        as_good = tied_up_to(min(costs))
+        tied = [target for target, cost in zip(targets, costs, strict=True) if cost <= as_good]
+        if len(tied) == 1:
+            return tied[0]
+        held = ask.overlaps.get
+        return min(tied, key=lambda target: (-held(target.source, 0), target.last_used))
 
 
 class LeastLoadedPolicy:

@@ -32,7 +32,7 @@ def test_each_candidate_has_its_depths_terms_and_verdict() -> None:
     assert found["a"].by_rule == {"state-exact": 4, "attention-only": 6, "discount": 6}
     assert found["b"].by_rule == {"attention-only": 2, "discount": 2}
     assert found["a"].verdict == "chosen"
-    assert found["b"].verdict == "0.0001 s more, most of it prefill"
+    assert found["b"].verdict == "as cheap, but holds less of it"
     assert found["c"].verdict == "0.0148 s more, most of it queue"
     for candidate in explanation.candidates:
         terms = candidate.terms

@@ -197,3 +197,24 @@ def test_decode_workers_whose_links_hardly_differ_take_turns() -> None:
         target.last_used = turn
         chosen.append(target.key.worker)
     assert chosen == ["w1", "w0", "w1", "w0"]
+
+
+def test_an_idle_fleet_whose_paces_hardly_differ_takes_turns() -> None:
+    """Else the one that is faster by a hair would get every new conversation, and hold all of them."""
+    near = targets(3)
+    for number, target in enumerate(near):
+        target.load.pace.factor = 1.0 + number / 1000
+    kv = make_policy("kv", COST, Random(1))
+    chosen = []
+    for turn in range(6):
+        target = kv.choose(near, Ask(1000, {}))
+        target.last_used = turn + 1
+        chosen.append(target.key.worker)
+    assert sorted(chosen[:3]) == sorted(chosen[3:]) == ["w0", "w1", "w2"]
+
+
+def test_of_costs_that_hardly_differ_the_holder_wins_however_recently_it_was_used() -> None:
+    near = targets(2)
+    near[0].last_used, near[1].last_used = 9, 1
+    kv = make_policy("kv", COST, Random(1))
+    assert kv.choose(near, Ask(1000, {near[0].source: 1})) is near[0]
