@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ class _ErrorBody(msgspec.Struct):
     detail: Any = None
 
 
-class Exchange:
+class Exchange(ABC):
     """Follows one response; subclasses say what an event means.
 
     Status other than 200 becomes an EngineError with the worker's message. The exchange is over when
@@ -46,7 +47,6 @@ class Exchange:
         self._done: asyncio.Future[None] = loop.create_future()
         self._done.add_done_callback(_retrieve)
         self._connection: HttpConnection | None = None
-        self._sse = SseDecoder()
         self._status = 0
         self._error_body = b""
         self._parts: list[bytes] = []
@@ -126,16 +126,11 @@ class Exchange:
 
     # what an event means
 
+    @abstractmethod
     def handle_data(self, data: bytes) -> None:
-        """What a read brought of the answer."""
-        for payload in self._sse.feed(data):
-            self.handle_event(payload)
+        """What a read brought of the answer. Raises EngineError or msgspec.DecodeError: it is dropped."""
 
-    def handle_event(self, payload: bytes) -> None:
-        """One event's data. Raises EngineError (the stream is dropped) or msgspec.DecodeError."""
-        raise NotImplementedError
-
-    def handle_sent(self) -> None:
+    def handle_sent(self) -> None:  # noqa: B027 - most exchanges have nothing to do then
         """The request is on its way; twice when a reused connection died."""
 
     def check_complete(self) -> str | None:
@@ -211,6 +206,22 @@ class Exchange:
         connection, self._connection = self._connection, None
         if abort and connection is not None:
             connection.abort()
+
+
+class EventExchange(Exchange):
+    """Follows an event stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sse = SseDecoder()
+
+    def handle_data(self, data: bytes) -> None:
+        for payload in self._sse.feed(data):
+            self.handle_event(payload)
+
+    @abstractmethod
+    def handle_event(self, payload: bytes) -> None:
+        """One event's data. Raises as `handle_data` does."""
 
 
 class WholeExchange(Exchange):

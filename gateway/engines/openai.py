@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.engines.connection import ConnectionPool
-from gateway.engines.exchange import Exchange, WholeExchange
+from gateway.engines.exchange import EventExchange, WholeExchange
 
 
 class RelaySink(Protocol):
@@ -39,7 +39,7 @@ def type_of(payload: bytes) -> str:
         return ""
 
 
-class RelayCall(Exchange):
+class RelayCall(EventExchange):
     """A relayed stream; `named`: of events with names."""
 
     def __init__(self, sink: RelaySink, *, named: bool = False) -> None:

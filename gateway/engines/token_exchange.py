@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.engines.base import TokenSink
-from gateway.engines.exchange import Exchange
+from gateway.engines.exchange import EventExchange
 
 
-class TokenExchange(Exchange):
+class TokenExchange(EventExchange):
     """One generation. Subclasses say what an event means; [DONE] after the last finish makes it whole."""
 
     def __init__(self, sink: Callable[[], TokenSink]) -> None:

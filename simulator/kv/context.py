@@ -7,6 +7,7 @@ which blocks are wrong without being told.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -84,7 +85,7 @@ class Context:
         return sum(track.wrong(self.filled) for track in self._tracks)
 
 
-class _Track:
+class _Track(ABC):
     """One group's part. Its places are those of the table; a place with NULL has no memory."""
 
     def __init__(self, arena: Arena, table: Table, cached: int) -> None:
@@ -114,21 +115,21 @@ class _Track:
         """The number of the last of `tokens` tokens, from memory."""
         raise NotImplementedError
 
+    @abstractmethod
     def write(self, start: int, true: Words, found: Words) -> None:
         """Write the tokens after `start`, whose numbers should be `true` and are `found`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, start: int, true: Words) -> int:
         """Compare the memory of the tokens after `start` with `true`; how many blocks differ."""
-        raise NotImplementedError
 
+    @abstractmethod
     def needed(self, tokens: int) -> Ids:
         """Blocks that the token after `tokens` tokens needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def digests(self, tokens: int) -> Words:
         """A digest for each needed block."""
-        raise NotImplementedError
 
     def wrong(self, tokens: int) -> int:
         """How many needed blocks are wrong."""
