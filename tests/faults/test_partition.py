@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -13,25 +11,19 @@ import pytest
 from loadtests.chaos.client import Client
 from loadtests.chaos.fleet import Fleet, Seat, until
 from tests.faults.conftest import GATEWAY, QUICK, WORKERS, Bench, assert_right
+from tests.namespaces import ip, remove, why_not
 
 NAME = f"kvgw{os.getpid()}"
 HOST, GUEST = "10.213.77.1", "10.213.77.2"
 
 
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=10)
-
-
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[str]:
     """A namespace with one link to this one."""
-    if shutil.which("ip") is None:
-        pytest.skip("no `ip` command: network namespaces cannot be made")
+    if reason := why_not():
+        pytest.skip(reason)
     try:
         ip("netns", "add", NAME)
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"network namespaces cannot be made here: {getattr(error, 'stderr', b'') or error!r}")
-    try:
         ip("link", "add", NAME[:13] + "h", "type", "veth", "peer", "name", "eth0", "netns", NAME)
         ip("addr", "add", f"{HOST}/24", "dev", NAME[:13] + "h")
         ip("link", "set", NAME[:13] + "h", "up")
@@ -39,10 +31,8 @@ def namespace() -> Iterator[str]:
         ip("-n", NAME, "link", "set", "eth0", "up")
         ip("-n", NAME, "link", "set", "lo", "up")
         yield NAME
-    except subprocess.SubprocessError as error:
-        pytest.skip(f"no link into a network namespace: {getattr(error, 'stderr', b'') or error!r}")
     finally:
-        subprocess.run(["ip", "netns", "del", NAME], capture_output=True, timeout=10)
+        remove(NAME)
 
 
 @pytest.fixture

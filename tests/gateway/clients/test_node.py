@@ -13,21 +13,27 @@ PACKAGES = ("openai@7", "@anthropic-ai/sdk@1")
 SCRIPT = Path(__file__).with_name("clients.mjs")
 
 
+def install(folder: Path) -> str:
+    """Get the clients; why they cannot be had, or nothing."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        return "no node or no npm"
+    if all((folder / "node_modules" / name.rpartition("@")[0]).exists() for name in PACKAGES):
+        return ""
+    command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *PACKAGES]
+    try:
+        subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    except subprocess.SubprocessError as error:
+        return f"npm cannot install the clients: {(getattr(error, 'stderr', '') or repr(error))[-300:]}"
+    return ""
+
+
 @pytest.fixture(scope="session", name="modules")
 def modules_fixture() -> Path:
     """A folder with the clients, kept from run to run."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("no node or no npm")
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvgateway" / "node-clients"
     folder.mkdir(parents=True, exist_ok=True)
-    if not all((folder / "node_modules" / name.rpartition("@")[0]).exists() for name in PACKAGES):
-        command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", *PACKAGES]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=90)
-        except subprocess.TimeoutExpired:
-            pytest.skip("npm did not install the clients in time")
-        if done.returncode != 0:
-            pytest.skip(f"npm cannot install the clients: {done.stderr[-300:]}")
+    if reason := install(folder):
+        pytest.skip(reason)  # the project needs neither Node nor its registry
     return folder
 
 
