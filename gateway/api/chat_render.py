@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from gateway.api.dialects import OPENAI
 from gateway.api.head import Head
 from gateway.api.logprobs import chat_entry
 from gateway.api.renderer import Renderer
-from gateway.api.sse import DONE, encode_text, stream_prefix
+from gateway.api.sse import DONE, FrameBuffer, encode_text, stream_prefix
 from gateway.api.usage import Usage
 from gateway.serving.errors import RequestError
 from gateway.serving.token_watch import TokenDetail
@@ -51,7 +51,7 @@ class _Heads:
         self.arguments = b'%b"tool_calls":[{"index":%d,"function":{"arguments":' % (self.start, call)
 
 
-class ChatStream(Renderer):
+class ChatStream(FrameBuffer, Renderer):
     """Events to server-sent chunks; hands the bytes of each read to `write`, once that is set.
 
     The first frame of a choice carries the role alone, the last an empty delta and the finish reason, which
@@ -59,12 +59,10 @@ class ChatStream(Renderer):
     """
 
     def __init__(self, stream_id: str, created: int, model: str) -> None:
+        super().__init__()
         self._prefix = stream_prefix(stream_id, "chat.completion.chunk", created, model)
         self._heads: dict[int, _Heads] = {}
         self._ends: dict[int, Finish] = {}
-        self._pending: list[bytes] = []
-        """Pieces of frames: they are joined once, when they go out."""
-        self.write: Callable[[bytes], None] | None = None
         self.only_reasons = False
         """A stream that breaks ends with a finish reason of the vendor's, instead of an error frame."""
 
@@ -93,19 +91,6 @@ class ChatStream(Renderer):
         """The frame that tells where reasoning ends, as the vendor's streams have it."""
         heads.thinking = False
         self._pending.append(heads.reasoning + b'""' + _AFTER_TEXT)
-
-    def flush(self) -> None:
-        pending, write = self._pending, self.write
-        if pending and write is not None:
-            data = b"".join(pending)
-            pending.clear()
-            write(data)
-
-    def take(self) -> bytes:
-        """What has been rendered and not been handed out."""
-        data = b"".join(self._pending)
-        self._pending.clear()
-        return data
 
     def end(self, choices: int, usage: Usage | None, own: Sequence[Usage] = ()) -> bytes:
         """The rest of the stream: finish frames with each choice's own usage, the usage chunk if asked for,

@@ -37,6 +37,7 @@ class FrameBuffer:
 
     def __init__(self) -> None:
         self._pending: list[bytes] = []
+        """Pieces of frames: they are joined once, when they go out."""
         self.write: Callable[[bytes], None] | None = None
 
     def flush(self) -> None:

@@ -32,7 +32,7 @@ from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import sglang_sampling
 from gateway.engines.exchange import WholeExchange
 from gateway.engines.parameters import SGLANG_NAMES
-from gateway.engines.token_exchange import TokenExchange
+from gateway.engines.token_exchange import StreamedError, TokenExchange, stream_error
 from gateway.engines.vllm_logprobs import finite
 from gateway.engines.worker_message import clean
 
@@ -77,16 +77,11 @@ class _Meta(msgspec.Struct, gc=False):
     output_top_logprobs: list[list[_Logprob] | None] | None = None
 
 
-class _Error(msgspec.Struct):
-    message: str = "the worker reported an error"
-    code: int | str | None = None
-
-
 class _Event(msgspec.Struct, gc=False):
     output_ids: list[TokenId] = []
     meta_info: _Meta | None = None
     index: ChoiceIndex = 0
-    error: _Error | str | None = None
+    error: StreamedError | str | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -109,7 +104,7 @@ class SglangCall(TokenExchange):
             return
         event = _decode(payload)
         if event.error is not None:
-            raise _stream_error(event.error)
+            raise stream_error(event.error)
         meta = event.meta_info
         if meta is None:
             raise EngineError("the worker sent an event without meta_info", retryable=True)
@@ -283,10 +278,3 @@ def _logprobs(meta: _Meta, new: int) -> list[TokenLogprob]:
         )
         for each, top in zip(own, tops, strict=False)
     ]
-
-
-def _stream_error(error: _Error | str) -> EngineError:
-    if isinstance(error, str):
-        return EngineError(clean(error))
-    status = error.code if isinstance(error.code, int) else None
-    return EngineError(clean(error.message), status=status, retryable=status is None or status >= 500)

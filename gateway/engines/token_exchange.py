@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.engines.base import TokenSink
+import msgspec
+
+from gateway.engines.base import EngineError, TokenSink
 from gateway.engines.exchange import EventExchange
+from gateway.engines.worker_message import clean
+
+
+class StreamedError(msgspec.Struct):
+    """An event that says that the generation failed."""
+
+    message: str = "the worker reported an error"
+    code: int | str | None = None
+
+
+def stream_error(error: StreamedError | str) -> EngineError:
+    if isinstance(error, str):
+        return EngineError(clean(error))
+    status = error.code if isinstance(error.code, int) else None
+    return EngineError(clean(error.message), status=status, retryable=status is None or status >= 500)
 
 
 class TokenExchange(EventExchange):

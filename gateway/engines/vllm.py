@@ -25,9 +25,8 @@ from gateway.engines.connection import ConnectionPool
 from gateway.engines.constraints import vllm_structured_outputs
 from gateway.engines.exchange import WholeExchange
 from gateway.engines.parameters import GENERATE_NAMES
-from gateway.engines.token_exchange import TokenExchange
+from gateway.engines.token_exchange import StreamedError, TokenExchange, stream_error
 from gateway.engines.vllm_logprobs import read_logprobs, read_prompt_logprobs
-from gateway.engines.worker_message import clean
 
 Endpoint = Literal["generate", "completions"]
 
@@ -60,15 +59,10 @@ class _Usage(msgspec.Struct, gc=False):
     prompt_tokens_details: _PromptDetails | None = None
 
 
-class _Error(msgspec.Struct):
-    message: str = "the worker reported an error"
-    code: int | str | None = None
-
-
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: _Error | str | None = None
+    error: StreamedError | str | None = None
 
 
 class _Prefilled(msgspec.Struct):
@@ -88,7 +82,7 @@ class VllmCall(TokenExchange):
             return
         chunk = _decode(payload)
         if chunk.error is not None:
-            raise _stream_error(chunk.error)
+            raise stream_error(chunk.error)
         sink = self._sink
         assert sink is not None
         for choice in chunk.choices:
@@ -252,10 +246,3 @@ def _usage(usage: _Usage) -> EngineUsage:
         completion_tokens=usage.completion_tokens or 0,
         cached_tokens=details.cached_tokens if details is not None else None,
     )
-
-
-def _stream_error(error: _Error | str) -> EngineError:
-    if isinstance(error, str):
-        return EngineError(clean(error))
-    status = error.code if isinstance(error.code, int) else None
-    return EngineError(clean(error.message), status=status, retryable=status is None or status >= 500)
