@@ -98,7 +98,9 @@ class Beliefs:
         self._coming.placed(reservation, target.source, match)
         assumed = target.assumed
         if assumed is not None:
-            chain = self._index.chain(token_ids, BLOCK, request.cache_salt, request.lora, request.hashes)
+            chain = match.whole_chain(BLOCK, len(token_ids)) or self._index.chain(
+                token_ids, BLOCK, request.cache_salt, request.lora, request.hashes
+            )
             while chain.grow():
                 pass
             assumed.placed(reservation, chain.hashes, self._clock())

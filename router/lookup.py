@@ -49,6 +49,14 @@ class Match:
         """The prompt's chains at the source's block sizes."""
         return (walk for walk in self.walks if walk.mask & source.bit)
 
+    def whole_chain(self, block_size: int, tokens: int) -> PrefixChain | None:
+        """The chain of all whole blocks of that size, where the look-up has made it already."""
+        for walk in self.walks:
+            chain = walk.chain
+            if walk.block_size == block_size and isinstance(chain, PrefixChain):
+                return chain if chain.length == tokens // block_size else None
+        return None
+
     def prompt_ends(self, source: Source) -> list[int]:
         """The prefix that names all whole blocks of the prompt, for each of the source's sizes."""
         return [walk.chain.end() for walk in self.walks_of(source)]

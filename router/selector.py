@@ -151,6 +151,11 @@ class Router:
             left_out=self._roster.reasons(request, targets),
         )
 
+    @property
+    def has_pairs(self) -> bool:
+        """Some workers do prefill or decode alone: only then need `prefers_pair` be asked."""
+        return self._roster.apart
+
     def prefers_pair(self, request: RouteRequest) -> bool:
         """Whether a prefill worker and a decode worker should serve a request instead of one for both.
 

@@ -34,8 +34,7 @@ class Places:
 
     def reserve(self, job: Job, trail: Trail, started: float | None) -> InFlight:
         """An attempt with its places. Raises FullError, NoWorkerError, RequestError."""
-        out = trail.excluded | trail.avoided | self._fabric.unpaired
-        pair = self._router.prefers_pair(with_transfer(route_request(job, "aggregated", out), self._fabric))
+        pair = self._router.has_pairs and self._prefers_pair(job, trail)
         # Each choice would use the KV handle, which is good for one.
         ways = [self._one] if job.one_worker else [self._pair, self._one] if pair else [self._one, self._pair]
         failure: NoWorkerError | None = None
@@ -50,6 +49,11 @@ class Places:
             name = "n" if job.choices > 1 else "logprobs"
             raise bad_request(f"This `{name}` needs a worker that prefills and decodes.", name) from None
         raise self._explained(failure)
+
+    def _prefers_pair(self, job: Job, trail: Trail) -> bool:
+        out = trail.excluded | trail.avoided | self._fabric.unpaired
+        request = route_request(job, "aggregated", out)
+        return self._router.prefers_pair(with_transfer(request, self._fabric))
 
     def _explained(self, failure: NoWorkerError) -> NoWorkerError:
         """With the pairs that could not be made: the router knows only that their workers were left out."""
