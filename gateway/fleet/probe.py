@@ -66,7 +66,6 @@ class _SglangInfo(msgspec.Struct, rename={"events": "kv_events", "life": "startu
     life: msgspec.Raw = msgspec.Raw(b"")
     """Measured times of its start: no two starts have the same."""
     schedule_low_priority_values_first: bool = False
-    skip_tokenizer_init: bool = False
     uses_mamba_radix_cache: bool = False
 
 

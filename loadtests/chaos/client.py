@@ -8,8 +8,6 @@ from typing import Any
 import aiohttp
 import msgspec
 
-CLEAR = (429, 500, 502, 503)
-
 
 class Answer(msgspec.Struct):
     """How a request ended."""

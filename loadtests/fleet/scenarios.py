@@ -12,7 +12,7 @@ from loadtests.fleet.agentic import Agentic, AgenticSpec
 from loadtests.fleet.engine import EngineSpec
 from loadtests.fleet.fleet import Change, Fleet, FleetSpec, Workload
 from loadtests.fleet.policies import POLICIES
-from loadtests.fleet.summary import Summary, mean_summary, summarize
+from loadtests.fleet.summary import Summary, summarize
 from loadtests.fleet.trace import load_trace
 from loadtests.fleet.workloads import OpenLoop, chat, hot_prefix, many_customers, no_reuse, shared_prompt
 
@@ -97,8 +97,3 @@ def run_once(scenario: Scenario, policy: str, seed: int) -> tuple[Summary, Fleet
     fleet = Fleet(scenario.fleet, POLICIES[policy], seed)
     fleet.run(scenario.make(seed))
     return summarize(policy, scenario.name, fleet, scenario.measure_from), fleet
-
-
-def run_seeds(scenario: Scenario, policy: str, seeds: range) -> Summary:
-    """The mean over seeds."""
-    return mean_summary([run_once(scenario, policy, seed)[0] for seed in seeds])

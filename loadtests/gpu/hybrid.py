@@ -21,7 +21,6 @@ from loadtests.gpu.workers import Worker
 EVENT_SECONDS = 0.15
 """For a request's events to arrive."""
 MIXED = 60
-RULE = "kvgateway_router_worker_hit_rule"
 SUSPECT = "kvgateway_router_worker_suspect_hits_total"
 
 
